@@ -1,6 +1,5 @@
 """Are uses of the same memory that nothing orders told with both lines, and are programs without a race left alone?"""
 
-import os
 import warnings
 
 import pytest
@@ -257,6 +256,7 @@ def test_without_asking_nothing_is_said():
 
 
 def test_the_command_line_and_the_plugin_ask_for_it(tmp_path):
+    simgpu.face.switch.last().off()  # the process that starts children must not have it
     program = tmp_path / "test_race.py"
     lines = ["import torch", "def test_it():", "    x = torch.ones(4, device='cuda')"]
     lines += [
@@ -266,7 +266,7 @@ def test_the_command_line_and_the_plugin_ask_for_it(tmp_path):
         "    test_it()",
     ]
     program.write_text("\n".join(lines))
-    done = children.run("-m", "simgpu", "--races", "error", program, env=dict(os.environ))
+    done = children.run("-m", "simgpu", "--races", "error", program)
     assert done.returncode == 1 and "RaceError: a race: test_race.py:5: x + 1 reads" in done.stderr
     options = ("-p", "simgpu.pytest", "--simgpu-races", "error", "-q", "-p", "no:cacheprovider")
     done = children.run("-m", "pytest", *options, program, cwd=tmp_path)
