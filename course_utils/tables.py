@@ -59,6 +59,10 @@ class Table:
 
     __repr__ = __str__
 
-    def _repr_html_(self) -> str:
+    def html(self) -> str:
+        """Return the table as HTML, as a notebook shows it."""
         right = dict.fromkeys(self.right, "style='text-align: right'")
         return to_html(self.cells(), self.head, caption=self.caption(), attributes=right)
+
+    def _repr_html_(self) -> str:
+        return self.html()

@@ -1,8 +1,10 @@
 """Do the storeys stand: each on those below, no circles, and nothing taken past a door? `walls` reads the texts."""
 
+import ast
 import importlib
 import inspect
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,6 +20,8 @@ from tools import notebooks
 ROOT = notebooks.ROOT
 CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
 SAMPLE = (ROOT / "tests" / "samples" / "past_the_doors.py").read_text(encoding="utf-8")
+COPIED = ("arguments", "places", "tables")
+GENERIC = ("text",)  # of a table, and of an argument
 LESSONS = [path for path in walls.texts("notebooks") if path.endswith(".ipynb")]
 
 
@@ -135,6 +139,46 @@ def test_lessons_import_rooms_and_nothing_deeper(path):
     used = {name for name in walls.taken(text).values() if name.startswith("course_utils.")}
     assert walls.forbidden(text) == [] and used
     assert {name.split(".")[1] for name in used} <= walls.rooms("course_utils")
+
+
+OBEYED = "COURSE_DEVICE"  # the one setting of the course that engines obey: a reader sets one variable for all
+NAMES = re.compile(r"(?<!of )\b(?:the|this|a) course\b|\bcourse[-_]|\bgpu_course\b|\blessons?\b", re.IGNORECASE)
+
+
+def naming(text: str) -> list[str]:
+    """Return the words in which a text speaks of the course."""
+    return NAMES.findall(text.replace(OBEYED, ""))
+
+
+def test_no_file_of_an_engine_names_the_course():
+    """Its documents included. The sample shows that each way to name it is found."""
+    paths = [path for path in (ROOT / "engines").rglob("*") if path.suffix in (".py", ".toml", ".h", ".md", ".json")]
+    paths = [path for path in paths if not {"build", "dist", ".venv"} & {*path.parts}]
+    named = {str(path.relative_to(ROOT)): naming(path.read_text(encoding="utf-8")) for path in paths}
+    assert len(paths) > 100 and {path: words for path, words in named.items() if words} == {}
+    sample = "as this course says, course_utils has it; lesson 05, gpu_course and COURSE_LAUNCH; of course not"
+    assert len(naming(sample)) == 5
+
+
+def test_what_stands_in_several_storeys_under_one_name_is_the_same():
+    """An engine stands alone, so three small modules stand in several: what two of them call the same, is the same."""
+    found: dict[str, dict[str, str]] = {}
+    for top in ("course_utils", *walls.ENGINES):
+        for path, text in walls.texts(top).items():
+            for node in ast.parse(text).body if Path(path).stem in COPIED else ():
+                for name in [getattr(node, "name", None)] if hasattr(node, "name") else _assigned(node):
+                    found.setdefault(f"{Path(path).stem if name in GENERIC else ''}{name}", {})[path] = ast.unparse(
+                        node
+                    )
+    several = {name: texts for name, texts in found.items() if len(texts) > 1}
+    assert {"to_html", "number", "device", "in_cell", "_UNITS"} <= several.keys()
+    assert {name: [*texts] for name, texts in several.items() if len({*texts.values()}) > 1} == {}
+
+
+def _assigned(node: ast.stmt) -> list[str]:
+    """Return the names that a statement gives values, but for a module's door."""
+    names = [one.id for one in getattr(node, "targets", []) if isinstance(one, ast.Name)]
+    return [name for name in names if name != "__all__"]
 
 
 # ---- the small helper -----------------------------------------------------------------------------------------------

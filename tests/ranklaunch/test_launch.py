@@ -471,7 +471,7 @@ def test_of_two_failures_the_first_is_named_and_the_other_only_mentioned(monkeyp
 def test_every_way_to_die_is_named(method, monkeypatch):
     if method == "forkserver" and sys.platform != "linux":
         pytest.skip("ranks are forked on Linux only")
-    monkeypatch.setenv("COURSE_LAUNCH", method)
+    monkeypatch.setenv("RANKLAUNCH_METHOD", method)
 
     def die(how):
         print("before")

@@ -7,20 +7,20 @@ from pathlib import Path
 Rows = Sequence[tuple[str, str]]
 
 
-def text(rows: Rows) -> str:
+def lines(rows: Rows) -> str:
     """Return lines of text, the two columns two spaces apart."""
     width = max((len(name) for name, _ in rows), default=0)
     return "\n".join(f"{name:<{width}}  {value}".rstrip() for name, value in rows)
 
 
-def to_html(rows: Rows, caption: str = "") -> str:
+def html_of(rows: Rows, caption: str = "") -> str:
     """Return an HTML table whose first column names the rows; the texts are escaped."""
     above = f"<caption>{html.escape(caption)}</caption>" if caption else ""
-    lines = "".join(
+    body = "".join(
         f'<tr><th scope="row">{html.escape(name.strip())}</th><td>{html.escape(value)}</td></tr>'
         for name, value in rows
     )
-    return f"<table>{above}{lines}</table>"
+    return f"<table>{above}{body}</table>"
 
 
 def in_cell(file: str) -> bool:

@@ -1,14 +1,19 @@
 """Is this argument what the function can take, and if not, how is that said?"""
 
+from __future__ import annotations
+
 import math
 import operator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 
 def device(argument: str, given: Any) -> torch.device:
     """Return `given` as a device. Raises TypeError or ValueError that names `argument`; the device need not exist."""
+    import torch
+
     if not isinstance(given, torch.device | str):
         raise TypeError(f"{argument} is {given!r}, it must be a torch.device or text such as 'cpu' or 'cuda:0'")
     try:
@@ -20,16 +25,24 @@ def device(argument: str, given: Any) -> torch.device:
         ) from None
 
 
-def positive(argument: str, given: Any) -> float:
-    """Return a finite number above 0; tensors and NumPy scalars with one element count as numbers."""
+def number(argument: str, given: Any, *, finite: bool = True, least: float | None = None) -> float:
+    """Return a number, by default a finite one; tensors and NumPy scalars with one element count as numbers."""
     try:
         if isinstance(given, bool | str | bytes | bytearray):
             raise TypeError
         found = float(given)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(f"{argument} must be a number, not {given!r}") from None
-    if not math.isfinite(found):
+    if finite and not math.isfinite(found):
         raise ValueError(f"{argument} must be a finite number, not {given!r}")
+    if least is not None and found < least:
+        raise ValueError(f"{argument} must be at least {least}, not {given!r}")
+    return found
+
+
+def positive(argument: str, given: Any) -> float:
+    """Return a finite number above 0."""
+    found = number(argument, given)
     if found <= 0:
         raise ValueError(f"{argument} must be a number above 0, not {given!r}")
     return found

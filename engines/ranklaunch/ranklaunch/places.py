@@ -25,6 +25,7 @@ def is_generated(file: str, function: str) -> bool:
     return file.startswith("<frozen") or (file == "<string>" and (function == "<module>" or function.startswith("__")))
 
 
+@functools.cache  # asked again and again of each function on a stack
 def is_readers(file: str, function: str) -> bool:
     """Return whether the reader wrote `function`, which a stack finds in `file`."""
     return not is_generated(file, function) and _is_readers_file(file)

@@ -219,10 +219,10 @@ class Run:
 
 
 def _way() -> type[Processes]:
-    """Return how ranks are started here; COURSE_LAUNCH=spawn is the way out where a forked rank does not work."""
-    method = os.environ.get("COURSE_LAUNCH") or ("forkserver" if sys.platform == "linux" else "spawn")
+    """Return how ranks are started here; RANKLAUNCH_METHOD=spawn is the way out where a forked rank does not work."""
+    method = os.environ.get("RANKLAUNCH_METHOD") or ("forkserver" if sys.platform == "linux" else "spawn")
     if method not in ("forkserver", "spawn"):
-        raise ValueError(f"COURSE_LAUNCH is {method!r}, it may be 'forkserver' or 'spawn'")
+        raise ValueError(f"RANKLAUNCH_METHOD is {method!r}, it may be 'forkserver' or 'spawn'")
     return Forked if method == "forkserver" else Spawned
 
 

@@ -131,11 +131,11 @@ class Report(Sums):
 
     def __str__(self) -> str:
         """Return the counts, a line each."""
-        return f"{self.kernel}\n{tables.text(self._rows())}" + (f"\nprinted:\n{self.printed}" if self.printed else "")
+        return f"{self.kernel}\n{tables.lines(self._rows())}" + (f"\nprinted:\n{self.printed}" if self.printed else "")
 
     def _repr_html_(self) -> str:
         printed = f"<pre>{html.escape(self.printed)}</pre>" if self.printed else ""
-        return tables.to_html(self._rows(), self.kernel) + printed
+        return tables.html_of(self._rows(), self.kernel) + printed
 
     def fill(self, memories: Sequence[Memory], found: dict[str, Any]) -> None:
         """Take the counts from what the runtime found."""

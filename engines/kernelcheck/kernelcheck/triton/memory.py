@@ -71,11 +71,11 @@ class Report(Sums):
         return rows
 
     def __str__(self) -> str:
-        return "".join(f"{one}\n" for one in (self.fault,) if one) + tables.text(self._rows())
+        return "".join(f"{one}\n" for one in (self.fault,) if one) + tables.lines(self._rows())
 
     def _repr_html_(self) -> str:
         fault = f"<pre>{html.escape(str(self.fault))}</pre>" if self.fault else ""
-        return fault + tables.to_html(self._rows())
+        return fault + tables.html_of(self._rows())
 
 
 class Memory:

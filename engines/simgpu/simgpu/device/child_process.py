@@ -1,8 +1,7 @@
 """How does something run on the simulated GPU where this process has a real one?
 
 In a child process that hides the real one: `python -m simgpu.device.child_process FILE` reads a function and its
-arguments from FILE and writes into it what the function returned or raised. So an answer is checked there, and
-`devices` runs there what lessons ask for.
+arguments from FILE and writes into it what the function returned or raised.
 """
 
 import contextlib
@@ -45,7 +44,7 @@ def run_in_child(
     """
     import cloudpickle
 
-    with tempfile.TemporaryDirectory(prefix="course-simulated-") as folder:
+    with tempfile.TemporaryDirectory(prefix="simulated-") as folder:
         file = Path(folder) / "call"
         file.write_bytes(pickle.dumps((sys.path, sources(fn), cloudpickle.dumps((fn, args)))))
         status = _finished(file, wait or (lambda process: process.wait(limit_s)))

@@ -19,4 +19,4 @@ def replace(put: Replacements, arguments: dict[str, object]) -> None:
     folders = [str(here / "start"), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     put.put_item(os.environ, "PYTHONPATH", os.pathsep.join(folders))
     put.put_item(os.environ, VARIABLE, json.dumps(arguments))
-    put.put_item(os.environ, "COURSE_LAUNCH", "spawn")  # a rank that `ranklaunch` forks could not use CUDA
+    put.put_item(os.environ, "RANKLAUNCH_METHOD", "spawn")  # a rank that `ranklaunch` forks could not use CUDA

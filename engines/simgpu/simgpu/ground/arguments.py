@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 
-def number(argument: str, given: Any, *, finite: bool = True) -> float:
+def number(argument: str, given: Any, *, finite: bool = True, least: float | None = None) -> float:
     """Return a number, by default a finite one; tensors and NumPy scalars with one element count as numbers."""
     try:
         if isinstance(given, bool | str | bytes | bytearray):
@@ -16,6 +16,8 @@ def number(argument: str, given: Any, *, finite: bool = True) -> float:
         raise TypeError(f"{argument} must be a number, not {given!r}") from None
     if finite and not math.isfinite(found):
         raise ValueError(f"{argument} must be a finite number, not {given!r}")
+    if least is not None and found < least:
+        raise ValueError(f"{argument} must be at least {least}, not {given!r}")
     return found
 
 

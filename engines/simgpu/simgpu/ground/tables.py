@@ -38,7 +38,7 @@ def to_html(
     body = "".join(line(row, opened) for row in rows)
     if not head:
         return f"<table>{above}{body}</table>"
-    heads = line(head, {place: 'th scope="col"' if name else "th" for place, name in enumerate(head)})
+    heads = line(head, {place: 'th scope="col"' for place, name in enumerate(head) if name})  # no heading is empty
     return f"<table>{above}<thead>{heads}</thead><tbody>{body}</tbody></table>"
 
 
