@@ -1,15 +1,17 @@
 """Which exercise is this, and what happens when its answer is checked?
 
-A lesson's exercises stand in its room, `course_utils/exercises/lessonNN`: a function with a docstring is the reference,
-the check beside it tells right from wrong on each device of `devices.check_devices()`, and mistakes that people make
-stand there as the wrong answers that they are:
+A lesson's exercises stand in its room, `gpu_course/lessonNN`: a function with a docstring is the reference, the check
+beside it tells right from wrong on each device of `devices.check_devices()`, and mistakes that people make stand there
+as the wrong answers that they are:
 
     exercise = lesson("02")
+
 
     @exercise(title="Double on the device", minutes=5, difficulty=1, hints=("Which method moves a tensor?", "…"))
     def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
         \"\"\"Return twice `x`, on `device`.\"\"\"
         return 2 * x.to(device)
+
 
     @double.checks
     def _(case: Case) -> None:
@@ -18,7 +20,15 @@ stand there as the wrong answers that they are:
         case.instead(case.counts.copies_d2h, "copies to the host", "each copy waits for the device")
         case.equal(got, torch.tensor([2.0, 4.0], device=case.device))
 
-    double.mistake("returns the input", "twice of it was asked for", edit("2 * x", "x"))
+
+    double.mistake(
+        "returns the input",
+        "twice of it was asked for",
+        edit(\"\"\"
+            -    return 2 * x.to(device)
+            +    return x.to(device)
+        \"\"\"),
+    )
 
 The reference may also be a class, such as a module: `case.call` then makes an object, `case.use` calls it.
 """

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+import kernelcheck
 from tests.course_utils.training_programs import CASES, PROGRAMS
 from tools import notebooks
 
@@ -41,6 +42,37 @@ def test_the_command_of_costs_works():
     found = printed("-c", "from benchmarks import costs; costs.main()")
     words = r"check of 00 double.*notes and puts back.*item .*recall.*import of simgpu.*twice the text.*limits?$"
     assert re.search(words, found, re.DOTALL | re.MULTILINE), found
+
+
+@pytest.mark.parametrize(("command", "said"), [
+    (("benchmarks.views", "20"), "silent difference        0"),
+    (("benchmarks.published", "0"), "The worst ten of training and inference"),
+    (("benchmarks.splits",), "first choice, with five numbers"),
+    (("benchmarks.wrong_answers", "00"), "1 of 1 show something"),
+    (("tests.gpu_course.sizes", "11"), "11 decide"),
+], ids=lambda given: given[0] if isinstance(given, tuple) else "")  # fmt: skip
+def test_the_command_works(command, said):
+    assert said in printed("-m", *command)
+
+
+def test_nothing_is_said_of_clones_that_are_not_there(tmp_path):
+    assert printed("-m", "benchmarks.unchanged", str(tmp_path)).startswith("program  bare CPU")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("benchmarks.kernels", "histogram"), ("benchmarks.simulator", "training step")]
+)
+def test_the_command_prints_its_figures(name, said):
+    """Whether they are beyond their limits is not judged here."""
+    if name == "benchmarks.kernels" and (why := kernelcheck.why_not()):
+        pytest.skip(why)
+    assert said in printed("-c", f"import importlib; importlib.import_module({name!r}).main()")
+
+
+def test_the_command_of_models_works():
+    for library in ("timm", "torchvision", "transformers"):
+        pytest.importorskip(library)
+    assert "1 of 1 models have the CPU's losses" in printed("-m", "benchmarks.models", "timm resnet18")
 
 
 def test_the_late_one_of_eight_simulated_ranks_is_found():

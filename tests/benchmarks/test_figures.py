@@ -1,11 +1,10 @@
-"""Do the commands that print the figures of timing, of the training loop and of the exercises work?"""
+"""Do the commands that print the figures of timing and of the training loop work?"""
 
 import functools
 
 import pytest
 import torch
 
-from benchmarks import exercises as exercise_figures
 from benchmarks import loops as loop_figures
 from benchmarks import timing as timing_figures
 
@@ -42,11 +41,3 @@ def test_the_command_of_timing_works(monkeypatch, capsys):
     timing_figures.main()  # on a busy machine it may miss a target
     printed = capsys.readouterr().out
     assert all(name in printed for name in timing_figures.workloads()) and "fp32: search" in printed
-
-
-def test_exercises_beyond_a_limit_are_noticed(monkeypatch, capsys):
-    monkeypatch.setattr(exercise_figures, "MEDIAN", 10**4)
-    for maximum, status in ((10**4, 0), (1, 1)):
-        monkeypatch.setattr(exercise_figures, "MAXIMUM", maximum)
-        assert exercise_figures.main() == status
-        assert "shared by all lessons: " in capsys.readouterr().out

@@ -1,16 +1,19 @@
-"""Can an exercise be written from its page alone, and is what it shows true?"""
+"""Can a contributor do what the guides say: does the code that they show work, and is each command there, and tried?"""
 
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from course_utils import devices
-from gpu_course.checks import Exercise, WrongAnswer, alike
+from gpu_course.checks import Exercise, WrongAnswer, alike, engine
 from tools import notebooks
 
 SAMPLE = notebooks.ROOT / "tests" / "samples" / "new_exercise.py"
+PAGES = [notebooks.ROOT / "CONTRIBUTING.md", *sorted((notebooks.ROOT / "docs" / "contributing").glob("*.md"))]
 TEXT = (notebooks.ROOT / "docs" / "contributing" / "exercises.md").read_text(encoding="utf-8")
 
 
@@ -29,16 +32,94 @@ def test_the_exercise_of_the_text_and_one_written_from_it_name_their_mistakes(tm
     (edits,) = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
     (tmp_path / "mistakes.diff").write_text(edits, encoding="utf-8")
     assert len(SAMPLE.read_text(encoding="utf-8").splitlines()) <= 60
+    (tmp_path / "engine").mkdir()
+    (tmp_path / "engine" / "exercise_of_the_docstring.py").write_text(IMPORTS + in_docstring(), encoding="utf-8")
     place = devices.check_devices()[-1]
-    for path in (tmp_path / "shown_exercise.py", SAMPLE):
+    paths = (tmp_path / "shown_exercise.py", SAMPLE, tmp_path / "engine" / "exercise_of_the_docstring.py")
+    for path, count in zip(paths, (3, 3, 1), strict=True):
         exercise = load(path)
         exercise.examine(exercise.reference, devices.check_devices())
         seen = {mistake.name: exercise.recording(mistake, place) for mistake in exercise.mistakes}
-        assert len(seen) == 3
+        assert len(seen) == count
         for mistake in exercise.mistakes:
             with pytest.raises(WrongAnswer, match=re.escape(mistake.name)):
                 exercise.examine(mistake.answer, [place])
             assert [name for name, notes in seen.items() if alike(notes, seen[mistake.name])] == [mistake.name]
+
+
+IMPORTS = "import torch\n\nfrom gpu_course.checks import Case, edit, lesson\n\n"
+
+
+def in_docstring() -> str:
+    """Return the code with which the engine of checks explains itself."""
+    lines = engine.__doc__.splitlines()
+    shown = [line[4:] for line in lines if line.startswith("    ") or not line]
+    return "\n".join(shown)
+
+
+def commands() -> list[tuple[str, str]]:
+    """Return the commands that the guides show, each with the name of its page; words in capitals stand for others."""
+    found = []
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        spans = re.findall(r"`((?:python|make|pytest|pyright|cd|pip) ?[^`]*)`", text)
+        found += [(page.name, " ".join(span.split())) for span in spans]
+    return [(page, command) for page, command in found if command != "python -m benchmarks.NAME"]
+
+
+def started(command: str) -> Path | None:
+    """Return the file that a command gives to Python, or None where it starts another program."""
+    module = re.match(r"python (?:-m ([\w.]+)|(tools/\w+\.py))", command)
+    path = module and (module[2] or module[1].replace(".", "/") + ".py")
+    return notebooks.ROOT / path if path else None
+
+
+def test_each_command_that_the_guides_show_is_there_with_its_options():
+    shown = commands()
+    assert len(shown) > 40
+    makefile = (notebooks.ROOT / "Makefile").read_text(encoding="utf-8")
+    for page, command in shown:
+        words = command.split()
+        if words[0] == "make":
+            assert re.search(rf"^{words[1]}:", makefile, re.MULTILINE), f"{page}: {command}"
+        elif (path := started(command)) is not None:
+            assert path.is_file(), f"{page}: {command}"
+            text = path.read_text(encoding="utf-8")
+            missing = [
+                word for word in words if word.startswith("--") and word not in text and f'"{word[2:]}"' not in text
+            ]
+            assert missing == [], f"{page}: {command}"
+        elif words[0] == "cd":
+            assert (notebooks.ROOT / words[1]).is_dir(), f"{page}: {command}"
+
+
+UNTRIED = {  # commands that no test runs, and why
+    "benchmarks/cluster.py": "it stores what it measures",
+    "tests/notebooks/on_face.py": "it takes a minute for each lesson; test_cuda_branches.py looks at what it reads",
+    "tools/wheels.py": "it needs the network; test_repository.py tries its checks, the workflow of releases all of it",
+}
+
+
+def test_each_command_that_python_runs_is_run_by_a_test():
+    tests = "".join(path.read_text(encoding="utf-8") for path in (notebooks.ROOT / "tests").rglob("test_*.py"))
+    files = {path for _, command in commands() if (path := started(command))}
+    names = {path.relative_to(notebooks.ROOT).as_posix() for path in files}
+    assert len(names) > 15 and set(UNTRIED) <= names
+    untried = set()
+    for name in names:
+        module = name.removesuffix(".py").replace("/", ".")
+        package, _, last = module.rpartition(".")
+        alias = re.findall(rf"from {package} import (?:.*, )?{last} as (\w+)", tests) or [last]
+        imported = re.search(rf"from {package} import .*\b{last}\b", tests) and f"{alias[0]}.main(" in tests
+        if not imported and not re.search(rf'"-m", "{module}"|"{module}"', tests):
+            untried.add(name)
+    assert untried == set(UNTRIED)
+
+
+def test_a_lesson_is_read_as_the_guide_says():
+    command = [sys.executable, "-m", "tests.notebooks.plain", "notebooks/13_your_own_program.ipynb"]
+    done = subprocess.run(command, cwd=notebooks.ROOT, capture_output=True, text=True, encoding="utf-8")
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_room_and_engine_stands_on_the_page():

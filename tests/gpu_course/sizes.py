@@ -1,24 +1,30 @@
 """How many lines does each exercise cost: its reference, check and mistakes, their helpers, and its wrong answers?
 
-    python -m benchmarks.exercises
+    python -m tests.gpu_course.sizes          all of them, the largest last
+    python -m tests.gpu_course.sizes 02 11    those of lessons 02 and 11
 
 A helper is a top-level statement of the lesson's room, or of its wrong answers, that the exercise reaches by name; what
-several exercises reach is divided evenly among them. What all lessons share is counted on a line of its own. Exit
-status 1 if the median is above 100 lines or an exercise above 220.
+several exercises reach is divided evenly among them. What cells of the lesson call by name, with all that this reaches,
+is no cost of an exercise: the lesson shows it. Edits in `mistakes.diff` and in the files of wrong answers count for the
+exercise that they belong to.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import re
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 from gpu_course import catalogue
+from tests.notebooks import walls
 
-MEDIAN, MAXIMUM = 100, 220
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
+CELLS = "the cells of the lesson"
 Place = tuple[str, str]  # a module and a name in it
 
 
@@ -98,37 +104,61 @@ def bound(node: ast.stmt) -> set[str]:
     return {inner.id for inner in ast.walk(node) if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)}
 
 
-def used(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield the names, with an attribute or "", that a statement takes from outside."""
+@functools.cache  # a statement that several lead to is read once
+def used(node: ast.AST) -> frozenset[tuple[str, str]]:
+    """Return the names, with an attribute or "", that a statement takes from outside."""
     nodes, own = list(ast.walk(node)), set()
     if isinstance(node, ast.FunctionDef):
         own = {inner.arg for inner in nodes if isinstance(inner, ast.arg)} | {
             inner.id for inner in nodes if isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store)
         }
-    for inner in nodes:
-        if isinstance(inner, ast.Name | ast.Attribute) and (found := root(inner))[0] not in own | {""}:
-            yield found
+    taken = {root(inner) for inner in nodes if isinstance(inner, ast.Name | ast.Attribute)}
+    return frozenset(found for found in taken if found[0] not in own | {""})
 
 
-def costs(names: Iterable[str], modules: Mapping[str, str], wrong: str) -> tuple[dict[str, Cost], int]:
+def edits(text: str) -> dict[str, int]:
+    """Return the lines, but for empty ones, of the edits in a file such as mistakes.diff, by exercise."""
+    found: dict[str, int] = {}
+    for part in re.split(r"^== ", text, flags=re.MULTILINE)[1:]:
+        name = part.partition(":")[0]
+        found[name] = found.get(name, 0) + sum(bool(line.strip()) for line in part.splitlines())
+    return found
+
+
+def costs(
+    names: Iterable[str],
+    modules: Mapping[str, str],
+    wrong: str,
+    mistakes: str = "",
+    wrong_edits: str = "",
+    cells: str = "",
+) -> tuple[dict[str, Cost], int]:
     """Return what each exercise of a lesson costs, and the lines of statements that none of them reaches.
 
-    `modules` holds the texts of the lesson's modules by their full names, `wrong` is the text with its wrong answers.
+    `modules` holds the texts of the lesson's modules by their full names, `wrong` is the text with its wrong answers;
+    `mistakes` and `wrong_edits` are those of the files with edits, `cells` that of the lesson's own code.
     """
-    room, found = Room(modules), {name: Cost() for name in names}
+    room, found = Room({**modules, CELLS: cells}), {name: Cost() for name in names}
+    for part, text in (("mistakes", mistakes), ("wrong_answers", wrong_edits)):
+        for name, count in edits(text).items():
+            _add(found[name], part, count)
     owners: dict[ast.stmt, str] = {}
+    shown = {node for node, module in room.statements.items() if module == CELLS}
     for node, module in room.statements.items():
+        if node in shown:
+            continue
         name, part = _owner(room, module, node, found)
         if name:
             owners[node] = name
             _add(found[name], part, lines(node))
+    called = room.reached(CELLS, ast.Module(list(shown), []), owners)
     reached = {name: set() for name in found}
     for node, name in owners.items():
-        reached[name] |= room.reached(room.statements[node], node, owners)
+        reached[name] |= room.reached(room.statements[node], node, owners) - called
     _divide(reached, found, "helpers")
-    rest = room.statements.keys() - owners.keys() - set().union(*reached.values())
+    rest = room.statements.keys() - owners.keys() - set().union(*reached.values()) - shown
 
-    answers = Room({"wrong": wrong})
+    answers = Room({"wrong": wrong or "WRONG = {}"})
     (table,) = answers.meant("wrong", "WRONG")
     entries = dict(zip((key.value for key in table.value.keys), table.value.values, strict=True))
     for name, entry in entries.items():
@@ -162,28 +192,32 @@ def _add(cost: Cost, part: str, count: float) -> None:
     setattr(cost, part, getattr(cost, part) + count)
 
 
-def main() -> int:
-    """Print the table, the median and the maximum; return 0 if both are within their limits."""
-    lessons: dict[str, list[str]] = {}
-    for exercise in catalogue.registry():
-        lessons.setdefault(exercise.lesson, []).append(exercise.name)
-    package, stored = Path(catalogue.__file__).parent, ROOT / "tests" / "gpu_course" / "wrong_answers"
+def every() -> tuple[dict[str, Cost], int]:
+    """Return what each exercise of the course costs, by its lesson and name, and the lines that none reaches."""
+    package, stored = Path(catalogue.__file__).parent, Path(__file__).parent / "wrong_answers"
+    totals, unreached = {}, 0
+    shown = {Path(path).stem.partition("_")[0]: text for path, text in walls.texts("notebooks").items()}
+    for lesson, names in catalogue.names().items():
+        room = package / f"lesson{lesson}"
+        texts = {_module(path): _text(path) for path in room.glob("*.py")}
+        files = stored / f"lesson{lesson}.py", room / "mistakes.diff", stored / f"lesson{lesson}.diff"
+        found, rest = costs(names, texts, *map(_text, files), shown[lesson])
+        totals |= {f"{lesson} {name}": cost for name, cost in found.items()}
+        unreached += rest
+    return totals, unreached
+
+
+def main(lessons: list[str]) -> None:
+    """Print a row for each exercise, and the median and the maximum of all."""
+    found, unreached = every()
     heads = [field.name.replace("_", " ") for field in fields(Cost)]
     print(f"{'exercise':28}" + "".join(f"{head:>15}" for head in [*heads, "total"]))
-    totals, unreached = [], 0
-    for lesson, names in lessons.items():
-        texts = {_module(path): _text(path) for path in (package / f"lesson{lesson}").glob("*.py")}
-        found, rest = costs(names, texts, _text(stored / f"lesson{lesson}.py"))
-        unreached += rest
-        for name, cost in found.items():
-            totals.append(cost.total)
-            print(f"{lesson} {name:25}" + "".join(f"{count:15.0f}" for count in (*astuple(cost), cost.total)))
-    shared = [*(package / "common").glob("*.py"), *(p for p in stored.glob("*.py") if "lesson" not in p.stem)]
-    print(f"shared by all lessons: {sum(len(_text(path).splitlines()) for path in shared)} lines")
-    print(f"reached by no exercise: {unreached} lines")
-    median, maximum = statistics.median(totals), max(totals)
-    print(f"median {median:.0f} (at most {MEDIAN}), maximum {maximum:.0f} (at most {MAXIMUM})")
-    return int(median > MEDIAN or maximum > MAXIMUM)
+    for name, cost in sorted(found.items(), key=lambda pair: pair[1].total):
+        if not lessons or name.split()[0] in lessons:
+            print(f"{name:28}" + "".join(f"{count:15.0f}" for count in (*astuple(cost), cost.total)))
+    totals = [cost.total for cost in found.values()]
+    print(f"reached by no exercise, explorers among them: {unreached} lines")
+    print(f"median {statistics.median(totals):.0f}, maximum {max(totals):.0f}")
 
 
 def _module(path: Path) -> str:
@@ -191,8 +225,8 @@ def _module(path: Path) -> str:
 
 
 def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    main(sys.argv[1:])
