@@ -52,6 +52,17 @@ def _(x, x_stride, y, out, n, factor, BLOCK: tl.constexpr):
         tl.store(out + at, total, mask=inside)
 
 
+scale_add.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted",
+)
+scale_add.leaves_out("these numbers take no other way than ordinary ones", "huge tiny zero tied")
+scale_add.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+scale_add.leaves_out("a kernel makes no tensor", "default_type")
+scale_add.leaves_out("sizes and strides are small numbers above 0, and a factor is any number", "number_large limit")
+scale_add.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @scale_add.checks
 def _(case: Case) -> None:
     for n, stride, block, factor in (
@@ -60,6 +71,8 @@ def _(case: Case) -> None:
         (37, 1, 16, 2.0),
         (37, 3, 16, -1.5),
         (64, 2, 16, 3.0),
+        (1, 2, 16, 1.0),
+        (5, 4, 2, 0.0),
     ):
         x, y, out = torch.randn(n, stride)[:, 0], torch.randn(n), torch.full((n,), math.nan)
         got, _ = launch(case, (-(-n // block),), x, stride, y, out, n, factor, block, out=3)
@@ -96,6 +109,20 @@ def _(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
     tl.store(out + at, z * 0.5 * (1 + tl.erf(z / 1.41421356)), mask=at < columns)
 
 
+bias_gelu.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted",
+)
+bias_gelu.leaves_out("these numbers take no other way than ordinary ones", "huge tiny zero")
+bias_gelu.leaves_out("the text says which format the numbers have", "bfloat16 double whole bool complex")
+bias_gelu.leaves_out("a kernel makes no tensor", "default_type")
+bias_gelu.leaves_out(
+    "sizes and strides are small numbers above 0, and a factor is any number",
+    "number_zero number_negative number_large limit",
+)
+bias_gelu.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @bias_gelu.checks
 def _(case: Case) -> None:
     for rows, columns, gap, block in (
@@ -104,8 +131,10 @@ def _(case: Case) -> None:
         (4, 27, 0, 32),
         (4, 27, 6, 32),
         (2, 1100, 0, 2048),
+        (3, 1, 2, 1),
     ):
         x = (2 * torch.randn(rows, columns + gap) - 1.5).half()[:, :columns]
+        x[-1] *= 8  # beyond what a polynomial for small numbers takes
         bias, out = torch.randn(columns).half(), torch.full((rows, columns), math.nan).half()
         got, report = launch(case, (rows,), x, bias, out, columns, columns + gap, block, out=2)
         case.equal(
@@ -147,6 +176,20 @@ def _(x, out, columns, x_stride, BLOCK: tl.constexpr):
     tl.store(out + tl.program_id(0) * columns + at, powers / tl.sum(powers, axis=0), mask=at < columns)
 
 
+softmax_rows.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted",
+)
+softmax_rows.leaves_out("these numbers take no other way than ordinary ones", "tiny zero tied")
+softmax_rows.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+softmax_rows.leaves_out("a kernel makes no tensor", "default_type")
+softmax_rows.leaves_out(
+    "sizes and strides are small numbers above 0, and a factor is any number",
+    "number_zero number_negative number_large limit",
+)
+softmax_rows.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @softmax_rows.checks
 def _(case: Case) -> None:
     for rows, columns, gap, block, shift in (
@@ -157,6 +200,9 @@ def _(case: Case) -> None:
         (3, 5, 0, 8, -200.0),
         (4, 27, 6, 32, 1.0),
         (2, 1100, 0, 2048, 0.0),
+        (3, 5, 0, 8, -5000.0),
+        (3, 5, 0, 8, 3e4),
+        (3, 1, 2, 4, 1.0),
     ):
         x, out = (torch.randn(rows, columns + gap) + shift)[:, :columns], torch.full((rows, columns), math.nan)
         x[0, 0] -= shift  # alone near 0: neither a constant nor the mean is a maximum

@@ -59,6 +59,9 @@ __global__ void block_sums(const float* x, float* out, int n) {
 """
 
 
+block_sums.leaves_out("it takes no argument", "other_input")
+
+
 @block_sums.checks
 def _(case: Case) -> None:
     if kernelcheck.why_not():
@@ -69,7 +72,7 @@ def _(case: Case) -> None:
         kernel = kernelcheck.compile_cuda(source, "block_sums")
     except kernelcheck.CompileError as error:
         case.fail(f"does not compile\n  {error}")
-    for n in (256, 512, 1000):
+    for n in (256, 512, 1000, 300):
         blocks = -(-n // 256)
         x, out = torch.randn(n), torch.full((blocks,), -99.0)
         report = kernel.check(grid=(blocks, 1, 1), block=(256, 1, 1), args=(x, out, n))

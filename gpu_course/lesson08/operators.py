@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edges, edit, lesson
+from gpu_course.common.probes import elsewhere
 
 exercise = lesson("08")
 
@@ -61,6 +62,17 @@ _NOBODY = (
 )
 
 
+bias_gelu_backward.leaves_out("x has rows and columns", "scalar")
+bias_gelu_backward.leaves_out("gradients are ordinary numbers", "huge tiny not_finite zero")
+bias_gelu_backward.leaves_out(
+    "the slope needs more digits than 16 bits have, and real numbers",
+    "half bfloat16 whole bool complex",
+)
+bias_gelu_backward.leaves_out("two places show that none is named", "elsewhere")
+bias_gelu_backward.leaves_out("no default is asked", "default_type")
+bias_gelu_backward.leaves_out("it is handed a context, which cannot be kept for later", "second_call")
+
+
 @bias_gelu_backward.checks
 def _(case: Case) -> None:
     both = 0
@@ -93,6 +105,18 @@ def _(case: Case) -> None:
             atol=1e-5,
             why=f"gradients of x and bias, None where not needed; the incoming gradient is {form}",
         )
+    for shape, scale, dtype, place in (
+        ((4, 3), 20.0, torch.float32, case.device),
+        ((0, 3), 1.0, torch.float32, case.device),
+        ((2, 3), 1.0, torch.float64, case.device),
+        ((2, 3), 1.0, torch.float32, torch.device("cpu")),
+    ):
+        x, bias, grad = (scale * torch.randn(size, dtype=dtype) for size in (shape, shape[1:], shape))
+        exact = [one.double().requires_grad_() for one in (x, bias)]
+        F.gelu(exact[0] + exact[1]).backward(grad.double())
+        got = case.call(_Context((x.to(place), bias.to(place)), (True, True)), grad.to(place))
+        expected = tuple(one.grad.to(place, dtype) for one in exact)
+        case.equal(tuple(got) if isinstance(got, list) else got, expected, rtol=1e-4, atol=1e-5)
 
 
 def _like(grad: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -162,6 +186,17 @@ _FOR_NOTHING = "then x is copied, or saved again, for nothing"
 _STRIDES = "torch.compile computes addresses with the fake's strides: promise these, or return others"
 
 
+keep_rows_operator.leaves_out("x has rows and columns", "scalar")
+keep_rows_operator.leaves_out("which numbers they are plays no part, but for their mean", "huge tiny not_finite")
+keep_rows_operator.leaves_out(
+    "a mean needs floating-point numbers, of which two formats are drawn",
+    "bfloat16 bool complex",
+)
+keep_rows_operator.leaves_out("no default is asked", "default_type")
+keep_rows_operator.leaves_out("a level is any float", "number_large")
+keep_rows_operator.leaves_out("the operator is defined once", "second_call")
+
+
 @keep_rows_operator.checks
 def _(case: Case) -> None:
     operator = case.call("lesson08::keep_rows")
@@ -186,6 +221,19 @@ def _(case: Case) -> None:
         case.equal(counted, (seen + kept).to(case.device), why="`seen` counts how often each row was kept")
         case.equal(x, before, why="x stays as it is")
         case.instead(not got.is_contiguous(), "returns rows that are not contiguous", _STRIDES)
+    edges.note("limit")  # a mean of exactly `level`
+    for x, level in (
+        (numbers, 0.0),
+        (edges.sliced(numbers), -0.5),
+        (numbers.double(), 0.5),
+        (numbers[:, :1], 1.0),
+        (numbers[:0], 0.5),
+        (numbers.to(elsewhere(case.device)), 0.5),
+    ):
+        place = x.device if x.device.type != "cpu" else case.device
+        kept = torch.tensor([row.mean().item() > level for row in x], dtype=torch.bool)
+        got = case.use(operator, edges.on(x, place), level, torch.zeros(len(x)).to(place), modifies=True)
+        case.equal(got, x.cpu()[kept].to(place), why="rows whose mean is above `level`, in the format of x")
     for x in (*forms[:3], numbers.to("meta")):
         _fake_is_true(case, operator, x)
     found = torch.library.opcheck(operator, (numbers, 0.5, torch.zeros(5, dtype=torch.int64)), raise_exception=False)

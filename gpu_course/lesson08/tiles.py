@@ -58,6 +58,20 @@ def _(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.constexpr):
     tl.store(out + rows * N + columns, total, mask=(rows < M) & (columns < N))
 
 
+matmul_tiles.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty sliced",
+)
+matmul_tiles.leaves_out("these numbers take no other way than ordinary ones", "huge zero tied")
+matmul_tiles.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+matmul_tiles.leaves_out("a kernel makes no tensor", "default_type")
+matmul_tiles.leaves_out(
+    "sizes and strides are small numbers above 0, and a factor is any number",
+    "number_zero number_negative number_large limit",
+)
+matmul_tiles.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @matmul_tiles.checks
 def _(case: Case) -> None:
     for m, n, k, tile, turned in (
@@ -66,6 +80,8 @@ def _(case: Case) -> None:
         (20, 37, 41, 16, False),
         (37, 20, 23, 16, True),
         (20, 37, 41, 32, False),
+        (1, 1, 1, 16, False),
+        (3, 33, 17, 16, True),
     ):
         a, b, out = torch.randn(m, k), torch.randn(k, n), torch.full((m, n), math.nan)
         if turned:
