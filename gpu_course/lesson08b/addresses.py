@@ -42,6 +42,20 @@ far_sums.alternative(
 )
 
 
+far_sums.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted",
+)
+far_sums.leaves_out("these numbers take no other way than ordinary ones", "huge tiny")
+far_sums.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+far_sums.leaves_out("a kernel makes no tensor", "default_type")
+far_sums.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+far_sums.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @far_sums.checks
 def _(case: Case) -> None:
     for rows, columns, gap, block in ((1, 4, 0, 8), (3, 5, 2, 8)):
@@ -87,6 +101,20 @@ contiguous.alternative(
         +    j = rest % size1
     """),
 )
+
+
+contiguous.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty single",
+)
+contiguous.leaves_out("these numbers take no other way than ordinary ones", "huge tiny zero")
+contiguous.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+contiguous.leaves_out("a kernel makes no tensor", "default_type")
+contiguous.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_negative number_large limit",
+)
+contiguous.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @contiguous.checks
@@ -136,6 +164,20 @@ adamw.alternative(
         +    step = m / correction1 / (tl.sqrt(v) / tl.sqrt(correction2) + eps)
     """),
 )
+
+
+adamw.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty single permuted sliced",
+)
+adamw.leaves_out("these numbers take no other way than ordinary ones", "huge not_finite")
+adamw.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+adamw.leaves_out("a kernel makes no tensor", "default_type")
+adamw.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+adamw.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @adamw.checks

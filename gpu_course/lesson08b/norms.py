@@ -47,6 +47,20 @@ layer_norm.alternative(
 )
 
 
+layer_norm.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted",
+)
+layer_norm.leaves_out("these numbers take no other way than ordinary ones", "huge tiny zero tied")
+layer_norm.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+layer_norm.leaves_out("a kernel makes no tensor", "default_type")
+layer_norm.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+layer_norm.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @layer_norm.checks
 def _(case: Case) -> None:
     for rows, columns, gap, block, shift in ((1, 4, 0, 8, 0.0), (3, 5, 2, 8, 0.5), (2, 27, 0, 32, 3000.0)):
@@ -99,6 +113,20 @@ layer_norm_backward.alternative(
 )
 
 
+layer_norm_backward.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted sliced",
+)
+layer_norm_backward.leaves_out("these numbers take no other way than ordinary ones", "huge tiny zero tied")
+layer_norm_backward.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+layer_norm_backward.leaves_out("a kernel makes no tensor", "default_type")
+layer_norm_backward.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+layer_norm_backward.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @layer_norm_backward.checks
 def _(case: Case) -> None:
     for rows, columns, block in ((1, 4, 8), (3, 5, 8), (2, 27, 32)):
@@ -147,6 +175,20 @@ cross_entropy.alternative(
 +        total = total * tl.exp2((top - new_top) * 1.44269504) + tl.sum(tl.exp2((values - new_top) * 1.44269504), axis=0)
     """),  # noqa: E501,
 )
+
+
+cross_entropy.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted",
+)
+cross_entropy.leaves_out("these numbers take no other way than ordinary ones", "huge tiny")
+cross_entropy.leaves_out("the text says which format the numbers have", "half bfloat16 double bool complex")
+cross_entropy.leaves_out("a kernel makes no tensor", "default_type")
+cross_entropy.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+cross_entropy.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @cross_entropy.checks

@@ -62,6 +62,20 @@ attention.alternative(
 )
 
 
+attention.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted sliced",
+)
+attention.leaves_out("these numbers take no other way than ordinary ones", "huge")
+attention.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+attention.leaves_out("a kernel makes no tensor", "default_type")
+attention.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+attention.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @attention.checks
 def _(case: Case) -> None:
     for length, head, block, first, last in (  # all scores of a query lie near its own line from first to last
@@ -129,6 +143,20 @@ int4_product.alternative(
         +        total = tl.dot(upper_x, (both & 15).to(tl.float32) - 8, acc=total, input_precision="ieee")
     """),
 )
+
+
+int4_product.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty single permuted sliced",
+)
+int4_product.leaves_out("these numbers take no other way than ordinary ones", "huge tiny")
+int4_product.leaves_out("the text says which format the numbers have", "half bfloat16 double bool complex")
+int4_product.leaves_out("a kernel makes no tensor", "default_type")
+int4_product.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+int4_product.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @int4_product.checks

@@ -59,6 +59,20 @@ linear_scan.alternative(
 )
 
 
+linear_scan.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted sliced",
+)
+linear_scan.leaves_out("these numbers take no other way than ordinary ones", "huge tiny tied")
+linear_scan.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
+linear_scan.leaves_out("a kernel makes no tensor", "default_type")
+linear_scan.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+linear_scan.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+
+
 @linear_scan.checks
 def _(case: Case) -> None:
     for rows, columns, block in ((1, 4, 8), (2, 8, 8), (2, 21, 8)):
@@ -100,6 +114,20 @@ top_k.alternative(
         +        _, best = tl.max(values, axis=0, return_indices=True)
     """),
 )
+
+
+top_k.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted",
+)
+top_k.leaves_out("these numbers take no other way than ordinary ones", "tiny")
+top_k.leaves_out("the text says which format the numbers have", "half bfloat16 double bool complex")
+top_k.leaves_out("a kernel makes no tensor", "default_type")
+top_k.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+top_k.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @top_k.checks
@@ -156,6 +184,20 @@ rotary.alternative(
         +    angle = tl.load(positions + token) * tl.exp(-at / HALF * tl.log(base))
     """),
 )
+
+
+rotary.leaves_out(
+    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
+    "scalar empty permuted",
+)
+rotary.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite tied")
+rotary.leaves_out("the text says which format the numbers have", "half bfloat16 double bool complex")
+rotary.leaves_out("a kernel makes no tensor", "default_type")
+rotary.leaves_out(
+    "sizes, strides and rates are numbers above 0, and none of them is a limit",
+    "number_zero number_negative number_large limit",
+)
+rotary.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @rotary.checks

@@ -61,6 +61,9 @@ transpose.alternative(
 )
 
 
+transpose.leaves_out("it takes no argument", "other_input")
+
+
 @transpose.checks
 def _(case: Case) -> None:
     if kernelcheck.why_not():
