@@ -43,6 +43,17 @@ def global_mean(values: torch.Tensor) -> torch.Tensor:
     return both[0] / both[1]
 
 
+global_mean.leaves_out("the text says one dimension", "scalar permuted sliced")
+global_mean.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite")
+global_mean.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double whole bool complex")
+global_mean.leaves_out("no default is asked: it works on what it is handed", "default_type")
+global_mean.leaves_out("ranks run it in processes of their own", "second_call")
+global_mean.leaves_out("each rank has random numbers of its own", "random_state")
+global_mean.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
+global_mean.leaves_out("what holds of three ranks holds of four", "four_ranks")
+global_mean.leaves_out("the text speaks of all ranks", "part")
+
+
 @global_mean.checks
 def _(case: Case) -> None:
     why = "ranks hold different numbers of values, but a collective needs one shape on all: send the sum and the count"
@@ -111,6 +122,17 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
         sent.wait()  # from here on parts[give] may change
         parts[take] = parts[take] + arrived if adding else arrived
     return torch.cat(parts)
+
+
+ring_all_reduce.leaves_out("the text says one dimension, of which each rank has a part", "scalar empty permuted sliced")
+ring_all_reduce.leaves_out("these numbers take no other way than ordinary ones", "tiny not_finite zero negative tied")
+ring_all_reduce.leaves_out("the text says float32, or the format plays no part", "half bfloat16 whole bool complex")
+ring_all_reduce.leaves_out("no default is asked: it works on what it is handed", "default_type")
+ring_all_reduce.leaves_out("ranks run it in processes of their own", "second_call")
+ring_all_reduce.leaves_out("each rank has random numbers of its own", "random_state")
+ring_all_reduce.leaves_out("what holds of three ranks holds of four", "four_ranks")
+ring_all_reduce.leaves_out("the text speaks of all ranks", "part")
+ring_all_reduce.leaves_out("x has one length on all ranks", "uneven")
 
 
 @ring_all_reduce.checks
@@ -193,6 +215,20 @@ def average_gradients(model: nn.Module) -> None:
             parameter.grad /= dist.get_world_size()
 
 
+average_gradients.leaves_out("no default is asked: it works on what it is handed", "default_type")
+average_gradients.leaves_out(
+    "only gradients are asked, whatever the model is",
+    "evaluation all_frozen two_groups double_model scalar_parameter",
+)
+average_gradients.leaves_out("ranks run it in processes of their own", "second_call")
+average_gradients.leaves_out("it changes what it is handed, as the text says", "unchanged")
+average_gradients.leaves_out("each rank has random numbers of its own", "random_state")
+average_gradients.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
+average_gradients.leaves_out("what holds of three ranks holds of four", "four_ranks")
+average_gradients.leaves_out("the text speaks of all ranks", "part")
+average_gradients.leaves_out("all ranks have the same model", "uneven")
+
+
 @average_gradients.checks
 def _(case: Case) -> None:
     why = "all ranks must call the same collectives, in the same order: where a parameter took no part, with zeros"
@@ -243,6 +279,24 @@ def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable)
     (loss_fn(model(x), y) / len(batches)).backward()  # adds to what is there, then all ranks average the sum
 
 
+accumulate.leaves_out("a micro-batch is what the model takes", "scalar empty single permuted sliced")
+accumulate.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
+accumulate.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double whole bool complex")
+accumulate.leaves_out("no default is asked: it works on what it is handed", "default_type")
+accumulate.leaves_out(
+    "only gradients are asked, whatever the model is",
+    "evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
+)
+accumulate.leaves_out("a list has entries, in its order", "no_entries order")
+accumulate.leaves_out("ranks run it in processes of their own", "second_call")
+accumulate.leaves_out("it changes what it is handed, as the text says", "unchanged")
+accumulate.leaves_out("each rank has random numbers of its own", "random_state")
+accumulate.leaves_out("two ranks show what the text says", "three_ranks")
+accumulate.leaves_out("what holds of three ranks holds of four", "four_ranks")
+accumulate.leaves_out("the text speaks of all ranks", "part")
+accumulate.leaves_out("all ranks have equally much", "uneven")
+
+
 @accumulate.checks
 def _(case: Case) -> None:
     ranks = on_ranks(
@@ -288,6 +342,22 @@ def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torc
         sampler.set_epoch(epoch)  # seed + epoch decide the order
         found.append(list(loader))
     return found
+
+
+epoch_batches.leaves_out("rows are handed on as they are", "scalar empty single permuted sliced")
+epoch_batches.leaves_out(
+    "these numbers take no other way than ordinary ones",
+    "huge tiny not_finite zero negative tied",
+)
+epoch_batches.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double bool complex")
+epoch_batches.leaves_out("no default is asked: it works on what it is handed", "default_type")
+epoch_batches.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+epoch_batches.leaves_out("ranks run it in processes of their own", "second_call")
+epoch_batches.leaves_out("each rank has random numbers of its own", "random_state")
+epoch_batches.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
+epoch_batches.leaves_out("what holds of three ranks holds of four", "four_ranks")
+epoch_batches.leaves_out("the text speaks of all ranks", "part")
+epoch_batches.leaves_out("all ranks have equally much", "uneven")
 
 
 @epoch_batches.checks
@@ -341,6 +411,22 @@ def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[floa
     if dist.get_rank() == 0:  # 4: ranks that write to one file destroy it
         torch.save(ddp.module.state_dict(), path)  # 5: the names of ddp.state_dict() begin with "module."
     return losses
+
+
+train.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train.leaves_out(
+    "the script says which model and optimizer it trains",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+train.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+train.leaves_out("ranks run it in processes of their own", "second_call")
+train.leaves_out("a training is one call", "other_input")
+train.leaves_out("it changes what it is handed, as the text says", "unchanged")
+train.leaves_out("each rank has random numbers of its own", "random_state")
+train.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
+train.leaves_out("what holds of three ranks holds of four", "four_ranks")
+train.leaves_out("the text speaks of all ranks", "part")
+train.leaves_out("all ranks have equally much", "uneven")
 
 
 @train.checks
