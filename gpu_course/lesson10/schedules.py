@@ -42,6 +42,9 @@ def write_schedule(ranks: int, micro: int) -> str:
     return "\n".join(lines)
 
 
+write_schedule.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+
+
 @write_schedule.checks
 def _(case: Case) -> None:
     for ranks, micro in ((1, 2), (2, 3), (3, 2), (3, 6), (4, 8), (5, 3), (5, 7)):
@@ -125,6 +128,20 @@ def last_rank(
 def _leaning(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """Return a mean loss that is another one where its two arguments are swapped."""
     return F.mse_loss(prediction, target) + prediction.mean()
+
+
+last_rank.leaves_out("the text says which shapes there are", "scalar empty odd permuted sliced")
+last_rank.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
+last_rank.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double whole bool complex")
+last_rank.leaves_out("it works where the stage is", "cpu elsewhere")
+last_rank.leaves_out("no default is asked: it works on what it is handed", "default_type")
+last_rank.leaves_out(
+    "a stage is called as it is, whatever its parameters",
+    "evaluation shared old_gradients two_groups double_model scalar_parameter",
+)
+last_rank.leaves_out("a list has entries, in its order", "no_entries order")
+last_rank.leaves_out("it adds to the gradients of the stage that it is handed", "second_call")
+last_rank.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @last_rank.checks

@@ -74,6 +74,20 @@ def _states(call: Callable) -> list[Any]:
     return found
 
 
+gather_state.leaves_out("the text says which shapes there are", "empty permuted sliced")
+gather_state.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite negative")
+gather_state.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double whole bool complex")
+gather_state.leaves_out("no default is asked: it works on what it is handed", "default_type")
+gather_state.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+gather_state.leaves_out("a list has entries, in its order", "no_entries one_entry order")
+gather_state.leaves_out("ranks run it in processes of their own", "second_call")
+gather_state.leaves_out("each rank has random numbers of its own", "random_state")
+gather_state.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
+gather_state.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
+gather_state.leaves_out("a mesh with a name of its own shows that it is used", "part")
+gather_state.leaves_out("all ranks have equally much, padding included", "uneven")
+
+
 @gather_state.checks
 def _(case: Case) -> None:
     ranks = on_ranks(
@@ -192,20 +206,44 @@ def _left_over(model: nn.Module) -> float:
     return 1 - sum(numbers[parameter] for parameter in inside) / sum(numbers.values())
 
 
+def _over(model: nn.Module, mesh: DeviceMesh) -> bool:
+    """Return whether each parameter of `model` is sharded over `mesh`, which is told by its name from any other."""
+    return all(isinstance(value, DTensor) and value.device_mesh == mesh for value in model.parameters())
+
+
 def _training(call: Callable) -> tuple[Any, bool, float, int]:
     """Train on this rank's half of two batches; return the call, whether there are units, what is left, and the peak.
 
     What is left is the part of the model that no unit holds but the one around the model; the peak is in bytes.
     """
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
     batches = [tuple(_tokens(step).chunk(2, 1)[dist.get_rank()]) for step in range(2)]
     trained = _tower()
     done = call(trained, mesh, batches, modifies=True)
     call.meet()
-    sharded = any(isinstance(module, FSDPModule) for module in trained.modules())
+    sharded = any(isinstance(module, FSDPModule) for module in trained.modules()) and _over(trained, mesh)
     model = _tower()  # once more: to watch messages keeps what they carried
     peak_bytes = memory.measure(lambda: call.answer(model, mesh, batches), "cpu").peak_bytes
     return done, sharded, _left_over(trained), peak_bytes
+
+
+train_sharded.leaves_out("the text says which shapes there are", "scalar empty single odd permuted sliced")
+train_sharded.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite negative")
+train_sharded.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double bool complex")
+train_sharded.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train_sharded.leaves_out(
+    "the text says which model it is",
+    "evaluation frozen all_frozen old_gradients two_groups double_model scalar_parameter",
+)
+train_sharded.leaves_out("a list has entries, in its order", "no_entries one_entry order")
+train_sharded.leaves_out("ranks run it in processes of their own", "second_call")
+train_sharded.leaves_out("a training is one call", "other_input")
+train_sharded.leaves_out("it changes what it is handed, as the text says", "unchanged")
+train_sharded.leaves_out("each rank has random numbers of its own", "random_state")
+train_sharded.leaves_out("two ranks show what the text says", "three_ranks")
+train_sharded.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
+train_sharded.leaves_out("a mesh with a name of its own shows that it is used", "part")
+train_sharded.leaves_out("all ranks have equally much, padding included", "uneven")
 
 
 @train_sharded.checks
@@ -230,7 +268,7 @@ def _(case: Case) -> None:
         whole = sum(value.nbytes for value in _tower().parameters())
         case.instead(
             not sharded,
-            "the result is right, but the model is not sharded",
+            "the result is right, but the model is not sharded over `mesh`",
             "every rank holds all of it: call fully_shard on each block, then on the model",
         )
         case.instead(
@@ -329,7 +367,7 @@ def _whole_blocks() -> nn.Sequential:
 
 def _started(call: Callable) -> tuple[Any, ...]:
     """Start; return the call, the units, parameters and buffers of the model, and the bytes alive at the peak."""
-    mesh = init_device_mesh("cpu", (2,))
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
     state = {} if dist.get_rank() else dict(_whole_blocks().state_dict())
     torch.use_deterministic_algorithms(True)  # fills with NaN what is not initialized
     try:
@@ -344,10 +382,28 @@ def _started(call: Callable) -> tuple[Any, ...]:
         for name, value in [*model.named_parameters(), *model.named_buffers()]
     }
     sharded = (
-        all(isinstance(value, DTensor) for value in model.parameters()),
+        _over(model, mesh),
         all(any(isinstance(module, FSDPModule) for module in block.modules()) for block in model),
     )
     return dataclasses.replace(done, value=type(done.value)), values, sharded, peak_bytes
+
+
+start_sharded.leaves_out("the text says which shapes there are", "scalar empty single odd permuted sliced")
+start_sharded.leaves_out("these numbers take no other way than ordinary ones", "huge not_finite zero")
+start_sharded.leaves_out(
+    "the text says float32, or the format plays no part",
+    "half bfloat16 double whole bool complex",
+)
+start_sharded.leaves_out("no default is asked: it works on what it is handed", "default_type")
+start_sharded.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+start_sharded.leaves_out("a list has entries, in its order", "one_entry order")
+start_sharded.leaves_out("ranks run it in processes of their own", "second_call")
+start_sharded.leaves_out("a training is one call", "other_input")
+start_sharded.leaves_out("it changes what it is handed, as the text says", "unchanged")
+start_sharded.leaves_out("each rank has random numbers of its own", "random_state")
+start_sharded.leaves_out("two ranks show what the text says", "three_ranks")
+start_sharded.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
+start_sharded.leaves_out("a mesh with a name of its own shows that it is used", "part")
 
 
 @start_sharded.checks
@@ -368,7 +424,7 @@ def _(case: Case) -> None:
             f"returns {call.value.__name__}, expected an nn.Sequential",
             "return the model",
         )
-        for done, what in zip(sharded, ("is not sharded", "has not a unit for each block"), strict=True):
+        for done, what in zip(sharded, ("is not sharded over `mesh`", "has not a unit for each block"), strict=True):
             case.instead(not done, f"returns a model that {what}", "call fully_shard on each block, then on the model")
         for name, expected in [*whole.named_parameters(), *whole.named_buffers()]:
             case.equal(values.get(name), expected.detach(), why=f"this is {name} on rank {rank}")
@@ -431,6 +487,20 @@ def _rows(rows: int, n: int) -> list[range]:
     """Return the rows of each of n ranks: as many as fit evenly, rounded up, until there are no more."""
     each = -(-rows // n)
     return [range(min(rank * each, rows), min((rank + 1) * each, rows)) for rank in range(n)]
+
+
+reshard.leaves_out(
+    "rows are handed on as they are",
+    "scalar empty permuted sliced huge tiny not_finite zero negative tied",
+)
+reshard.leaves_out("of two formats each is kept", "half double whole bool complex")
+reshard.leaves_out("files are read to the CPU", "cpu elsewhere")
+reshard.leaves_out("no default is asked: it works on what it is handed", "default_type")
+reshard.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+reshard.leaves_out(
+    "there is a file for each of several ranks, and a case has them in another order",
+    "no_entries one_entry order",
+)
 
 
 @reshard.checks

@@ -121,6 +121,26 @@ def attended(call: Callable) -> list[dict[str, Any]]:
     return found
 
 
+split_attention.leaves_out("the text says which shapes there are", "scalar empty single permuted sliced")
+split_attention.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
+split_attention.leaves_out(
+    "the text says float32, or the format plays no part",
+    "half bfloat16 double whole bool complex",
+)
+split_attention.leaves_out("no default is asked: it works on what it is handed", "default_type")
+split_attention.leaves_out(
+    "the text says that there are two whole layers",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+split_attention.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+split_attention.leaves_out("ranks run it in processes of their own", "second_call")
+split_attention.leaves_out("each rank has random numbers of its own", "random_state")
+split_attention.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
+split_attention.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
+split_attention.leaves_out("a mesh with a name of its own shows that it is used", "part")
+split_attention.leaves_out("all ranks have equally much, padding included", "uneven")
+
+
 @split_attention.checks
 def _(case: Case) -> None:
     n = 3
@@ -250,6 +270,9 @@ def rank_of(layers: int, parameters: int, split: int, whole: int, data: int, ten
     return found
 
 
+rank_bytes.leaves_out("counts are small numbers above 0", "number_negative number_large limit")
+
+
 @rank_bytes.checks
 def _(case: Case) -> None:
     for mesh in _MESHES:
@@ -314,6 +337,9 @@ def choose_meshes() -> dict[str, tuple[int, int, int]]:
 
 
 _MOST_PLANS = 30  # in one call; a search tries hundreds
+
+
+choose_meshes.leaves_out("it takes no argument", "other_input")
 
 
 @choose_meshes.checks

@@ -119,7 +119,7 @@ def backward_in_a_helper(model, batches, loss_fn):
 def one_expression(data, batch, epochs):
     sampler = DistributedSampler(data, shuffle=True)
     loader = DataLoader(data, batch, sampler=sampler)
-    return [(sampler.set_epoch(epoch), [rows for rows in loader])[1] for epoch in range(epochs)]  # noqa: C416
+    return [(sampler.set_epoch(epoch), [rows for rows in loader])[1] for epoch in range(epochs)]
 
 
 def new_sampler_each_epoch(data, batch, epochs):
@@ -129,7 +129,7 @@ def new_sampler_each_epoch(data, batch, epochs):
         sampler = DistributedSampler(data, num_replicas=n, rank=rank, seed=epoch)
         batches = []
         for rows in DataLoader(dataset=data, batch_size=batch, sampler=sampler):
-            batches.append(rows)  # noqa: PERF402
+            batches.append(rows)
         result.append(batches)
     return result
 
