@@ -11,14 +11,16 @@ from simgpu.reports.report import Values
 from simgpu.reports.words import (
     KERNEL_HEAD,
     KERNEL_NUMBERS,
-    NOT_SIMULATED,
     STEP_SENTENCES,
     answer,
     assumptions,
     clock_sentence,
     count_text,
+    host_cells,
+    host_sentence,
     kernel_cells,
     money,
+    not_simulated,
     nothing_sentence,
     option_cells,
     option_head,
@@ -43,12 +45,13 @@ def fragment(report: Values) -> str:
         ("Errors", _errors(report)),
         ("Memory at the peak", _memory(report)),
         ("Time of a step", _time(report)),
+        ("What the host does", _host(report)),
         ("Where the GPU waits", _rows(report.waits, "Idle time of the GPU in a step, by the program's own line")),
         ("Copies", _rows(report.copies, "Copies over the bus in a step, by line")),
         ("Launches", _rows(report.launches, "What the host launches in a step, by line")),
         ("Kernels", _kernels(report)),
         ("What if", _options(report)),
-        ("What is not in these times", _list("ul", NOT_SIMULATED)),
+        ("What is not in these times", _list("ul", not_simulated(report))),
     ]
     parts = [f"<section><h2>{title}</h2>{content}</section>" for title, content in sections if content]
     return _template("fragment").substitute(
@@ -95,6 +98,14 @@ def _time(report: Values) -> str:
     table = _table("Parts of a step", ("part", "time", "share", ""), rows, numbers=(1, 2), raw=(3,)) if rows else ""
     notes = [str(report.evidence), clock_sentence(report)]
     return _paragraphs(said) + table + _paragraphs(notes, "quiet")
+
+
+def _host(report: Values) -> str:
+    rows = host_cells(report)
+    if not rows:
+        return ""
+    table = _table("What a step takes the host", ("part", "time", "of a step"), rows, numbers=(1, 2))
+    return table + _paragraphs([f"{host_sentence(report)}."])
 
 
 def _rows(rows: Sequence[Row], caption: str) -> str:

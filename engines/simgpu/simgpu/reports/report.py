@@ -59,6 +59,7 @@ class Values:
     - `wait_count`: how often the host does so in a step, also at a line whose idle time counts as that of another;
     - `copies`, `launches`: copies over the bus and launches of kernels by line;
     - `kernels`: the operators whose kernels take most time;
+    - `host`: what the host takes for a step, in seconds by part of `hosts.PARTS`; empty where it launches and no more;
     - `errors`: what would have gone wrong on a GPU; `evidence`: how far such times were from published ones;
     - `simulated`, `real`: how long the whole run took on the GPU's clock and here.
     """
@@ -84,6 +85,7 @@ class Values:
     copies: list[Row]
     launches: list[Row]
     kernels: list[Kernel]
+    host: dict[str, float]
     errors: list[Error]
     evidence: Evidence
     simulated: float
@@ -127,16 +129,19 @@ class Values:
 
     def what_if(
         self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
-        fused: bool = False, pinned: bool = False, compiled: bool = False, price: float | None = None,
-        steps: int | None = None,
+        fused: bool = False, foreach: bool = False, pinned: bool = False, compiled: bool | str = False,
+        host: str | Host | None = None, price: float | None = None, steps: int | None = None,
     ) -> Option:  # fmt: skip
         """Return what the same program would take with another GPU, several, or another setting; all may be combined.
 
         - `gpu`: a row of `simgpu.gpus`; `gpus`: so many ranks of DistributedDataParallel, each with the whole batch;
         - `batch`: the batch of the run is 1.0, so that 2.0 doubles it; "max" is the largest that fits;
-        - `amp`: products in 16 bits, as under autocast; `fused`: the optimizer's step in one kernel;
+        - `amp`: products in 16 bits, as under autocast; `fused`: the optimizer's step in one kernel, `foreach`: in one
+          operator for all tensors instead of one for each;
         - `pinned`: copies from pinned memory beside the computation; `compiled`: one launch for each part of a step
-          between two waits, as with CUDA graphs, which `torch.compile(mode="reduce-overhead")` uses;
+          between two waits, as with CUDA graphs, which `torch.compile(mode="reduce-overhead")` uses; "launches": each
+          kernel launched without an operator around it, as `torch.compile` does in its default mode;
+        - `host`: a row of `simgpu.hosts`, or a `simgpu.Host`;
         - `price` an hour and GPU and `steps` of the recorded batch give `hours` and `cost`.
 
         `assumptions` of what is returned says what each of these takes for granted. Raises ValueError for a GPU that is
@@ -144,8 +149,8 @@ class Values:
         """
         price, steps = self.price if price is None else price, self.run_steps if steps is None else steps
         return what_if(
-            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, pinned=pinned, compiled=compiled,
-            price=price, steps=steps,
+            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, foreach=foreach, pinned=pinned,
+            compiled=compiled, host=host, price=price, steps=steps,
         )  # fmt: skip
 
     def on(self, gpu: str | gpus.GPU, *, host: str | Host | None = None) -> TimeForecast:
