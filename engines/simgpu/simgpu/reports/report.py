@@ -121,10 +121,10 @@ class Values:
         Memory that would fill it after a million steps or more stands last, and lines that cost less than 1 % of a step
         are left out: `waits` has them all.
         """
-        grown = [Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one)) for one in self.growth]
+        grown = [Suspect(*line.parts, 0.0, line.bytes_per_step, _grows(line)) for line in self.growth]
         worth = [row for row in self.waits if row.seconds >= _WORTH * self.step_time]
         waits = [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in worth]
-        left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)
+        left_steps = (self.capacity - self.peak) / (sum(suspect.bytes for suspect in grown) or 1)
         return grown + waits if left_steps < _MANY_STEPS else waits + grown
 
     def what_if(
@@ -170,11 +170,11 @@ class Values:
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
         left_out = ("basis", "gpu", "evidence")
-        found = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
+        values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("fits", "idle", "slowdown", "peak_line", "suspects", "options")
-        found |= {name: _plain(getattr(self, name)) for name in more}
+        values |= {name: _plain(getattr(self, name)) for name in more}
         label = {"regime": self.evidence.regime, "error": self.evidence.error, "label": str(self.evidence)}
-        return {"gpu": self.gpu.name, "evidence": label, **found}
+        return {"gpu": self.gpu.name, "evidence": label, **values}
 
     def json(self) -> str:
         """Return `to_dict()` as JSON."""
@@ -183,7 +183,7 @@ class Values:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return {**asdict(value), **_extra(value)} if hasattr(value, "__dataclass_fields__") else value
 
 
@@ -191,13 +191,13 @@ def _extra(value: Any) -> dict[str, Any]:
     return {"where": value.where} if isinstance(value, Line) else {}
 
 
-def _grows(one: Growth) -> str:
+def _grows(growth: Growth) -> str:
     value = "The value that this line makes keeps it"
-    if one.held_by:
-        value = f"{one.held_by} keeps what {one.made_at.where} makes"
+    if growth.held_by:
+        value = f"{growth.held_by} keeps what {growth.made_at.where} makes"
     return (
-        f"Each step leaves {bytes_text(one.bytes_per_step)} more memory alive. {value}. Keep a number (`.item()`) or a "
-        "`.detach()`ed tensor instead: a tensor with a graph keeps all activations of its step."
+        f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. Keep a number (`.item()`) "
+        "or a `.detach()`ed tensor instead: a tensor with a graph keeps all activations of its step."
     )
 
 
