@@ -134,10 +134,14 @@ class Case:
         return self._run(self.answer, self._made, args, kwargs, modifies, draws, keeps=True)
 
     def use(self, made: Callable, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
-        """Call what the answer made: a module, a method of it, a function that it returned; else as `call`."""
+        """Call what the answer made: a module, a method of it, a function that it returned; else as `call`.
+
+        Messages say how it was made, or the words that it has under `__called__`.
+        """
         method = getattr(made, "__name__", "")
         owned = getattr(made, "__self__", None) is not None
-        name = f"{self._made or self.task.name}{'.' + method if method and owned else ''}"
+        made_by = f"{self._made or self.task.name}{'.' + method if method and owned else ''}"
+        name = getattr(made, "__called__", made_by)
         return self._run(made, _words(name, args, kwargs), args, kwargs, modifies, draws)
 
     def error_of(self, *args: Any, **kwargs: Any) -> BaseException | None:

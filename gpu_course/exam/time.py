@@ -1,5 +1,6 @@
 """How long does it take, and why? Items on queues, clocks, rooflines, launches, formats and traces."""
 
+import itertools
 import math
 import random
 import statistics
@@ -456,3 +457,99 @@ def flops_of_a_step(draw: random.Random) -> Item:
         "many operations do the products of forward and backward pass take together?"
     )
     return number(text, 3 * forward, wrong, steps, counted)
+
+
+# No lesson follows the one on the compiler, so its items are asked here alone; `short=True` brings them back in one.
+
+
+@generator("time", "fused-kernels-move-all")
+def bytes_of_one_kernel(draw: random.Random) -> Item:
+    """How many bytes does a fused chain move?"""
+    operators, mbytes = draw.randint(4, 9), draw.choice([16, 20, 24, 32, 40])
+    kept = draw.randint(1, 2)
+
+    def moved() -> int:
+        from gpu_course import lesson14
+
+        names = [f"t{number}" for number in range(operators + 1)]
+        chain = [((before,), after) for before, after in itertools.pairwise(names)]
+        return lesson14.moved.reference(chain, names[-kept:], dict.fromkeys(names, mbytes))[1]
+
+    middle = ", and that of the operator before it," if kept == 2 else ""
+    answer = (1 + kept) * mbytes
+    wrong = {2 * operators * mbytes: "fused-kernels-move-all", (operators + 1) * mbytes: "fused-kernels-move-all"}
+    wrong |= {kept * mbytes: "bytes-of-one-operand"}
+    steps = (
+        f"The kernel reads its input once: {mbytes} MB. What it makes itself stays in the chip.",
+        f"It writes what is needed later: {kept} × {mbytes} MB. Together {answer} MB.",
+    )
+    text = (
+        f"A chain of {operators} element-wise operators turns a tensor of {mbytes} MB into others of {mbytes} MB, one "
+        f"from the other. torch.compile makes one kernel of it. The result of the last operator{middle} is needed "
+        "later. How many MB does the kernel read and write?"
+    )
+    return number(text, answer, wrong, steps, moved, unit="MB")
+
+
+@generator("time", "compiled-once")
+def graphs_of_sizes(draw: random.Random) -> Item:
+    """How many graphs do calls with several sizes make?"""
+    sizes = draw.sample(range(5, 40), draw.randint(4, 7))
+    rows = [sizes[0]] * draw.randint(1, 3) + sizes[1:]
+
+    def made() -> int:
+        from gpu_course.common.tracing import Alone, keeping
+
+        torch._dynamo.reset()
+        graphs: list = []
+        compiled = Alone(torch.compile(lambda x: torch.relu(x) * 2, backend=keeping(graphs)), "")
+        for count in rows:
+            compiled(torch.ones(count, 3))
+        return len(graphs)
+
+    wrong = {1: "compiled-once", len(sizes): "another-question", len(rows): "another-question"}
+    wrong = {value: name for value, name in wrong.items() if value != 2}
+    steps = (
+        f"The first graph is for {rows[0]} rows alone, since every size counts as fixed at first.",
+        f"The call with {sizes[1]} rows is compiled again, now for any number of rows: 2 graphs.",
+    )
+    text = (
+        "A function without graph breaks is compiled by torch.compile without options, and called with tables of 3 "
+        f"columns and {', '.join(map(str, rows))} rows, in this order. How many graphs are compiled?"
+    )
+    return number(text, 2, wrong, steps, made)
+
+
+@generator("time", "compiling-helps-alike", "gains-multiply")
+def gain_beside_products(draw: random.Random) -> Item:
+    """How many times as fast is a program of which one part gains?"""
+    products, others, less = draw.choice([12, 18, 24, 30]), draw.choice([6, 8, 12, 16]), draw.choice([2, 4, 5])
+
+    def ratio() -> float:
+        from gpu_course import lesson14
+
+        product, chain = lesson14.Kernel(0, products * 1e12), lesson14.Kernel(others * 1e9)
+        program = lesson14.Program("", (product, chain), (product, lesson14.Kernel(chain.nbytes / less)))
+        found = [sum(one.nbytes / 1e9 + one.flops / 1e12 for one in way) for way in (program.eager, program.compiled)]
+        return found[0] / found[1]
+
+    answer = (products + others) / (products + others / less)
+    wrong: dict[float, str] = {
+        float(less): "compiling-helps-alike",
+        (products + others) / products: "left-out",
+        2.0: "compiling-helps-alike",
+    }
+    wrong = {value: name for value, name in wrong.items() if value != answer}
+    steps = (
+        f"Products stay calls of a library: {products} ms. The other kernels take {others} / {less} ms.",
+        f"{products + others} / {products + others / less:g} = {answer:.3g} times as fast.",
+    )
+    text = (
+        f"A step takes {products + others} ms on a GPU that never waits: {products} ms for matrix products and "
+        f"{others} ms for element-wise operators. Compiled, the latter move a {_ORDINALS[less]} of their bytes. "
+        "How many times as fast is a step?"
+    )
+    return number(text, answer, wrong, steps, ratio)
+
+
+_ORDINALS = {2: "half", 4: "quarter", 5: "fifth"}

@@ -1,4 +1,4 @@
-"""Which of several causes is it? Cases of lesson 11 that look alike: losses that stay flat, and ranks that hang.
+"""Which of several causes is it? Cases that look alike: losses that stay flat, ranks that hang, compiled steps.
 
 case = draw()  # shows what a person sees, and what can be looked at
 case.look("gradient")  # one instrument
@@ -7,7 +7,6 @@ case.because("the learning rate is 0")  # right, or what speaks against it
 
 import random
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from queue import Queue
 
@@ -17,6 +16,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.lesson11.silent import Features
+from gpu_course.lesson11.slow import SLOW, slow
+from gpu_course.lesson11.unknown import Unknown
 from ranklaunch import RankError, launch
 
 __all__ = ["FLAT", "HANGS", "Unknown", "draw", "flat", "hang", "swing", "three_flat", "three_hangs"]
@@ -30,49 +31,12 @@ FEWER, OTHERS, WAITS = HANGS = (
 _STEPS, _HANGS_AFTER_S = 6, 1.0
 
 
-@dataclass(frozen=True)
-class Unknown:
-    """A failure whose cause is asked for.
-
-    - `symptom`: what a person sees; `causes`: the choices, of which `cause` is the right one;
-    - `seen`: what each instrument shows;
-    - `against`: for each cause, what speaks against it where it is not the right one.
-    """
-
-    symptom: str
-    causes: tuple[str, ...]
-    seen: dict[str, str]
-    against: dict[str, str] = field(repr=False)
-    cause: str = field(repr=False)
-
-    instruments = property(lambda self: tuple(self.seen), doc="What you can look at.")
-
-    def __str__(self) -> str:
-        causes = [f"  - {cause}" for cause in self.causes]
-        return "\n".join([self.symptom, "You can look at: " + ", ".join(self.seen), "Is it one of these?", *causes])
-
-    __repr__ = __str__
-
-    def look(self, instrument: str) -> str:
-        """Return what `instrument` shows; ValueError where there is none of this name."""
-        if instrument not in self.seen:
-            raise ValueError(f"instrument must be one of {list(self.seen)}, not {instrument!r}")
-        return self.seen[instrument]
-
-    def because(self, cause: str | None) -> str:
-        """Return whether `cause` is the right one, and if not, what speaks against it; None: no answer yet."""
-        if cause is None:
-            return "No answer yet: look first, then name a cause."
-        if cause not in self.causes:
-            raise ValueError(f"cause must be one of {list(self.causes)}, not {cause!r}")
-        return f"Yes: {cause}." if cause == self.cause else f"No: {self.against[cause]}"
-
-
 def draw(seed: int | None = None) -> Unknown:
     """Return a case, another one each time, or for a `seed` always the same one."""
     dice = random.Random(seed)
-    cause = dice.choice(FLAT + HANGS)
-    return (flat if cause in FLAT else hang)(cause, seed=dice.randrange(1000))
+    cause = dice.choice(FLAT + HANGS + SLOW)
+    kind = flat if cause in FLAT else hang if cause in HANGS else slow
+    return kind(cause, seed=dice.randrange(1000))
 
 
 def three_flat() -> dict[str, Unknown]:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from gpu_course.lesson11 import alike
+from gpu_course.lesson11 import alike, slow
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -36,6 +36,20 @@ def test_hangs_look_alike_and_the_report_tells_them_apart():
         assert len(batches) == (2 if case.cause == alike.FEWER else 1)
 
 
+@pytest.mark.parametrize("cause", slow.SLOW)
+def test_compiled_steps_look_alike_and_instruments_tell_them_apart(cause):
+    case = slow.slow(cause, seed=3)
+    assert case.symptom == "A step was compiled, and is slower than before." and case.causes == slow.SLOW
+    graphs = [int(number) for number in case.look("graphs").partition(": ")[2].split(", ")]
+    assert (len(set(graphs)) == 1) == (cause == slow.BREAKS) and graphs[0] == (2 if cause == slow.BREAKS else 1)
+    assert ("print" in case.look("breaks")) == (cause == slow.BREAKS)
+    assert ("none" in case.look("guards")) == (cause == slow.BREAKS)
+    assert ("calls" in case.look("guards")) == (cause == slow.NUMBER)
+    assert case.because(cause) == f"Yes: {cause}."
+    others = [other for other in slow.SLOW if other != cause]
+    assert all(case.because(other).startswith("No: ") for other in others)
+
+
 def test_only_the_cause_is_right_and_the_others_hear_what_speaks_against_them():
     case = alike.flat(alike.ZERO)
     assert case.because(alike.ZERO) == "Yes: the learning rate is 0."
@@ -52,4 +66,7 @@ def test_only_the_cause_is_right_and_the_others_hear_what_speaks_against_them():
 def test_a_seed_draws_the_same_case_again_and_all_causes_are_drawn(monkeypatch):
     monkeypatch.setattr(alike, "hang", lambda cause, seed: alike.flat(alike.ZERO, seed))  # no ranks for this
     assert str(alike.draw(seed=1)) == str(alike.draw(seed=1))
+    monkeypatch.setattr(
+        alike, "slow", lambda cause, seed: alike.flat(alike.LACKS, seed)
+    )  # nothing is compiled for this
     assert {alike.draw(seed).cause for seed in range(30)} == set(alike.FLAT)

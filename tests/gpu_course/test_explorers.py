@@ -56,6 +56,7 @@ EXPLORERS = [
     Made("sharding", beside={"between": {"ranks": 16}}),
     Made("grid", source="Counted"),
     Made("tiles"),
+    Made("fusion"),
     Made("incidents", source="Source", beside={"look": {"cause": "ranks wait in a collective"}}),
     Made("symptoms", source="Usual causes", beside={kind: {"kind": kind} for kind in ("wrong", "stuck")}),
 ]

@@ -11,6 +11,7 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -41,6 +42,7 @@ from simgpu.ground import device_kind, places
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
+_OWN = str(Path(__file__).parents[1])  # the folder of this package
 _MESHES = torch.distributed.device_mesh.__file__
 _NUMBERED = torch.linspace, torch.arange  # PyTorch's own: CUDA's face puts others in their place
 
@@ -288,12 +290,9 @@ class _OneDevice(TorchFunctionMode):
 
 
 def _asked_by_a_mesh() -> bool:
-    """Return whether a device mesh called the function that a mode sees now; what only passes calls on may lie between.
-
-    A module of such functions says `__passes_on__ = True`.
-    """
+    """Return whether a device mesh called the function that a mode sees now; this package's own may lie between."""
     caller = sys._getframe(2)
-    if caller.f_back is not None and caller.f_globals.get("__passes_on__") is True:
+    while caller.f_back is not None and caller.f_code.co_filename.startswith(_OWN):
         caller = caller.f_back
     return caller.f_code.co_filename == _MESHES
 

@@ -1,0 +1,225 @@
+"""Who gains most, and does it pay? The exercises of lesson 14 that decide by bytes, FLOPs, launches and seconds."""
+
+from dataclasses import dataclass
+
+from gpu_course.checks import Case, edges, edit, lesson
+
+__all__ = ["Card", "Kernel", "Plan", "Program", "best_plan", "most_gained"]
+
+exercise = lesson("14")
+WHERE = "any machine: numbers of a forecast"
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """What a kernel moves and computes: `nbytes` that it reads and writes, and `flops`."""
+
+    nbytes: float
+    flops: float = 0.0
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program's kernels: `eager`, one for each operator, and `compiled`, those that a compiler would write."""
+
+    name: str
+    eager: tuple[Kernel, ...]
+    compiled: tuple[Kernel, ...]
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU: the rates `gbps` of its memory and `tflops` of its products, and what a launch costs the host."""
+
+    name: str
+    gbps: float
+    tflops: float
+    launch_us: float
+
+
+@exercise(
+    title="Who gains most?",
+    minutes=8,
+    difficulty=2,
+    where=WHERE,
+    hints=(
+        "Write a function for the time of a list of kernels on this card. A program gains its eager time divided by "
+        "its compiled time.",
+        "A kernel takes the longer of nbytes / (gbps * 1e9) and flops / (tflops * 1e12) seconds. Kernels run one after "
+        "the other.",
+        "The host launches meanwhile: len(kernels) * launch_us * 1e-6 seconds. The longer of kernels and launches "
+        "counts. max(programs, key=...) finds the program.",
+    ),
+)
+def most_gained(programs: list, card: Card) -> str:
+    """Return the name of the program that compiling makes most times as fast."""
+
+    def seconds(kernels: tuple) -> float:
+        working = sum(max(one.nbytes / (card.gbps * 1e9), one.flops / (card.tflops * 1e12)) for one in kernels)
+        launching = len(kernels) * card.launch_us * 1e-6  # the host works ahead, so the longer of both counts
+        return max(working, launching)
+
+    return max(programs, key=lambda program: seconds(program.eager) / seconds(program.compiled)).name
+
+
+most_gained.leaves_out("each program has kernels, and there is one program at least", "no_entries")
+
+_SLOW, _MIDDLE, _FAST = Card("slow", 300, 30, 5.0), Card("middle", 1000, 100, 5.0), Card("fast", 3000, 600, 5.0)
+_SLOW_HOST = Card("fast, with a slow host", 3000, 600, 40.0)
+_TIMES = 1e6  # bytes and FLOPs below are in millions
+
+
+def _program(name: str, eager: list[tuple[float, float]], compiled: list[tuple[float, float]]) -> Program:
+    """Return a program whose kernels have so many million bytes, and million FLOPs."""
+    both = [
+        tuple(Kernel(nbytes * _TIMES, flops * _TIMES) for nbytes, flops in kernels) for kernels in (eager, compiled)
+    ]
+    return Program(name, *both)
+
+
+_CHAIN = _program("a chain of large tensors", [(200, 100)] * 8, [(200, 800)])
+_SHORT_CHAIN = _program("a short chain", [(200, 100)] * 3, [(200, 300)])
+_HALF = _program("half of the bytes", [(400, 1)] * 4, [(800, 1)])
+_MIDDLING = _program("middling operators", [(12, 1)] * 100, [(12, 9)] * 14)
+_TINY = _program("tiny operators", [(0.5, 0.1)] * 400, [(0.5, 5)] * 30)
+_THIRD = _program("a third of the kernels", [(30, 1)] * 60, [(30, 60)] * 20)
+_MIXED = _program("short and long", [(2, 1)] * 50 + [(150, 5)] * 6, [(2, 50)] * 5 + [(150, 30)] * 2)
+_BLOCK = _program("a block", [(80, 2e5)] * 4 + [(100, 30)] * 16, [(80, 2e5)] * 4 + [(100, 90)] * 5)
+_NORMS = _program("norms and products", [(50, 3e4)] * 8 + [(120, 10)] * 16, [(50, 3e4)] * 8 + [(120, 60)] * 6)
+_BALANCED = _program("balanced products", [(90, 9e3)] * 6 + [(60, 6)] * 12, [(90, 9e3)] * 6 + [(60, 60)] * 4)
+_ALMOST_ONE = _program("one product", [(1, 1)] * 40 + [(100, 4e5)], [(1, 1), (100, 4e5)])
+_ONLY_PRODUCTS = _program("large products", [(300, 9e6), (100, 50)], [(300, 9e6), (100, 50)])
+_TASKS = (
+    ([_CHAIN], _SLOW),
+    ([_SHORT_CHAIN, _CHAIN, _ONLY_PRODUCTS], _SLOW),
+    ([_TINY, _CHAIN], _SLOW),
+    ([_ALMOST_ONE, _NORMS, _BLOCK], _MIDDLE),
+    ([_MIDDLING, _SHORT_CHAIN], _FAST),
+    ([_NORMS, _ALMOST_ONE], _SLOW_HOST),
+    ([_BALANCED, _NORMS], _SLOW_HOST),
+    ([_HALF, _MIXED, _ONLY_PRODUCTS, _THIRD, _MIDDLING, _ALMOST_ONE], _SLOW_HOST),
+)
+
+
+def _gain(program: Program, card: Card) -> float:
+    """Return the gain, kernel by kernel."""
+    both = []
+    for kernels in (program.eager, program.compiled):
+        device = host = 0.0
+        for kernel in kernels:
+            memory, products = kernel.nbytes / card.gbps / 1e9, kernel.flops / card.tflops / 1e12
+            device += memory if memory > products else products
+            host += card.launch_us / 1e6
+        both.append(device if device > host else host)
+    return both[0] / both[1]
+
+
+@most_gained.checks
+def _(case: Case) -> None:
+    for programs, card in _TASKS:
+        got = case.call(list(programs), card)
+        gains = {program.name: _gain(program, card) for program in programs}
+        said = ", ".join(f"{name} gains {gain:.2f} times" for name, gain in gains.items())
+        case.equal(got, max(gains, key=gains.__getitem__), why=f"on {card}: {said}")
+    edges.note("order", "second_call")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A way to run a program, as a forecast has it.
+
+    - `graphs`: how many graphs are compiled in the run, one for each size say; 0 if nothing is compiled;
+    - `compile_s`: how many seconds the compilation of one graph takes;
+    - `step_s`: how many seconds a step takes.
+    """
+
+    name: str
+    graphs: int
+    compile_s: float
+    step_s: float
+
+
+@exercise(
+    title="Ten minutes",
+    minutes=5,
+    difficulty=1,
+    where=WHERE,
+    hints=(
+        "The run has run_s seconds. Compiling takes graphs * compile_s of them. Only the rest is for steps.",
+        "Only whole steps count, and a plan that compiles longer than the run does none: not a number below 0.",
+        "steps = max(0, int((run_s - graphs * compile_s) / step_s)). Keep the first plan with the most steps.",
+    ),
+)
+def best_plan(plans: list, run_s: float) -> tuple[str, int]:
+    """Return the plan that does most steps in `run_s` seconds: its name, its steps."""
+    name, most = "", -1
+    for plan in plans:
+        left = run_s - plan.graphs * plan.compile_s
+        steps = max(0, int(left / plan.step_s))
+        if steps > most:
+            name, most = plan.name, steps
+    return name, most
+
+
+best_plan.leaves_out("there is a plan, and the run takes time", "no_entries", "number_zero", "number_negative")
+best_plan.leaves_out("a run of seconds, not of years", "number_large")
+
+_EAGER = Plan("eager", 0, 0.0, 0.25)
+_WHOLE = Plan("the whole model", 1, 64.0, 0.125)
+_SIZES = Plan("the whole model, ten sizes", 10, 64.0, 0.125)
+_BLOCKS = Plan("each block", 1, 8.0, 0.1875)
+_TUNED = Plan("tuned", 1, 512.0, 0.0625)
+_PLANS = (
+    ([_EAGER], 600.0),
+    ([_EAGER, _WHOLE, _TUNED], 600.0),
+    ([_EAGER, _SIZES], 600.0),
+    ([_EAGER, _WHOLE, _BLOCKS, _TUNED], 60.0),
+    ([_EAGER, _BLOCKS, _WHOLE], 128.0),  # each block and the whole model come near
+    ([_WHOLE, _BLOCKS, _EAGER, _TUNED], 3600.0),
+    ([_TUNED, _WHOLE], 30.0),  # neither ends its compilation
+    ([Plan("as many", 1, 300.0, 0.125), Plan("as many, without waiting", 0, 0.0, 0.25)], 600.0),
+    ([Plan("rounds down", 0, 0.0, 7.0), Plan("one less", 0, 0.0, 7.75)], 600.0),
+    ([_EAGER, Plan("slower", 2, 1.0, 0.5)], 600.0),
+    ([_SIZES, _EAGER, _WHOLE], 1200.0),
+)
+
+
+def _steps(plan: Plan, run_s: float) -> int:
+    """Return how many steps end within the run, one by one."""
+    clock, steps = sum(plan.compile_s for _ in range(plan.graphs)), 0
+    while clock + plan.step_s <= run_s:
+        clock, steps = clock + plan.step_s, steps + 1
+    return steps
+
+
+@best_plan.checks
+def _(case: Case) -> None:
+    for plans, run_s in _PLANS:
+        got = case.call(list(plans), run_s)
+        steps = {plan.name: _steps(plan, run_s) for plan in plans}
+        name = max(steps, key=steps.__getitem__)
+        said = ", ".join(f"{each} does {count}" for each, count in steps.items())
+        case.equal(got, (name, steps[name]), why=f"in {run_s:g} s, steps: {said}; of equal ones the first")
+    edges.note("order", "limit", "second_call")
+
+
+@best_plan.alternative(
+    "a list of pairs, whose largest number of steps max finds: two lines, and max keeps the first of equal ones",
+)
+def _(plans, run_s):
+    done = [(plan.name, max(0, int((run_s - plan.graphs * plan.compile_s) // plan.step_s))) for plan in plans]
+    return max(done, key=lambda pair: pair[1])
+
+
+most_gained.alternative(
+    "a loop keeps the best so far: longer, and it can also say by how much",
+    edit("""
+        -    return max(programs, key=lambda program: seconds(program.eager) / seconds(program.compiled)).name
+        +    best, most = "", 0.0
+        +    for program in programs:
+        +        gain = seconds(program.eager) / seconds(program.compiled)
+        +        if gain > most:
+        +            best, most = program.name, gain
+        +    return best
+    """),
+)

@@ -1,0 +1,168 @@
+"""What does fusing save, and what may only a person fuse? The exercises of lesson 14 on kernels and their bytes."""
+
+import copy
+
+import torch
+from torch import nn
+
+from gpu_course.checks import Case, edges, lesson
+
+__all__ = ["fold", "moved"]
+
+exercise = lesson("14")
+
+
+@exercise(
+    title="The bytes of a fused chain",
+    minutes=6,
+    difficulty=1,
+    where="any machine: counted bytes",
+    hints=(
+        "One by one: each operator reads each of its inputs, and writes its output.",
+        "One kernel reads what comes from outside, each tensor once. What it made itself it still has. It writes only "
+        "what is in `kept`.",
+        "With sets: from outside come all inputs of all operators, minus all outputs. Add the sizes of these and of "
+        "`kept`.",
+    ),
+)
+def moved(operators: list, kept: list, nbytes: dict) -> tuple[int, int]:
+    """Return the bytes that `operators` move one by one, and as one kernel."""
+    separate = sum(nbytes[name] for inputs, output in operators for name in (*inputs, output))
+    read = {name for inputs, _ in operators for name in inputs}
+    made = {output for _, output in operators}
+    fused = sum(nbytes[name] for name in (read - made) | set(kept))
+    return separate, fused
+
+
+moved.leaves_out("sizes of tensors are whole numbers", "numbers")
+
+_BYTES = {"x": 4000, "y": 4000, "bias": 40, "a": 4000, "b": 4000, "c": 4000, "mask": 1000, "mean": 4, "wide": 8000}
+_CHAINS = (
+    ([(("x",), "a")], ["a"]),
+    ([(("x", "bias"), "a"), (("a",), "b"), (("b",), "c")], ["c"]),
+    ([(("x",), "a"), (("x", "a"), "b"), (("x", "b"), "c")], ["c"]),  # x is read three times, or once
+    ([(("x", "y"), "a"), (("a",), "mask"), (("a", "mask"), "b")], ["b", "mask"]),  # two results are needed later
+    ([(("x",), "mean"), (("x", "mean"), "a")], ["a"]),
+    ([(("x",), "a"), (("a", "bias"), "wide"), (("wide",), "b")], ["b", "a"]),
+    ([(("x",), "a"), (("y",), "b")], ["a"]),  # b is made, and nobody needs it
+    ([], []),
+)
+
+
+@moved.checks
+def _(case: Case) -> None:
+    for operators, kept in _CHAINS:
+        got = case.call(operators, kept, dict(_BYTES))
+        separate = 0
+        for inputs, output in operators:
+            separate += sum(_BYTES[name] for name in inputs) + _BYTES[output]
+        outputs = [output for _, output in operators]
+        outside = [name for name in _BYTES if name not in outputs and any(name in inputs for inputs, _ in operators)]
+        fused = sum(_BYTES[name] for name in outside) + sum(_BYTES[name] for name in kept)
+        case.equal(
+            got,
+            (separate, fused),
+            why=f"one kernel reads {', '.join(outside) or 'nothing'} and writes {kept or 'nothing'}",
+        )
+    edges.note("order")
+
+
+@moved.alternative("a loop follows the kernel operator by operator: longer, and you can print each step")
+def _(operators, kept, nbytes):
+    separate, fused, there = 0, 0, set()
+    for inputs, output in operators:
+        for name in inputs:
+            separate += nbytes[name]
+            if name not in there:  # from outside, for the first time
+                fused += nbytes[name]
+                there.add(name)
+        separate += nbytes[output]
+        there.add(output)
+    return separate, fused + sum(nbytes[name] for name in kept)
+
+
+@exercise(
+    title="Fold a norm into a layer",
+    minutes=10,
+    difficulty=3,
+    draws=True,  # a new layer begins with random numbers
+    hints=(
+        "In evaluation the norm subtracts running_mean, divides by the square root of running_var + eps, multiplies by "
+        "its weight and adds its bias. All of these are fixed numbers, one for each output of the layer.",
+        "factor = weight / sqrt(running_var + eps), one for each output, so it scales the rows of linear.weight. The "
+        "new bias is (old bias - running_mean) * factor + norm.bias.",
+        "Make a new nn.Linear with a bias, of the same device and dtype, and copy both into it under torch.no_grad(). "
+        "A layer without a bias has a bias of 0.",
+    ),
+)
+def fold(linear: nn.Linear, norm: nn.BatchNorm1d) -> nn.Linear:
+    """Return one layer that computes `norm(linear(x))` in evaluation."""
+    factor = norm.weight * torch.rsqrt(norm.running_var + norm.eps)
+    bias = -norm.running_mean if linear.bias is None else linear.bias - norm.running_mean
+    weight = linear.weight
+    outputs, inputs = weight.shape
+    folded = nn.Linear(inputs, outputs, device=weight.device, dtype=weight.dtype)
+    with torch.no_grad():
+        folded.weight.copy_(weight * factor[:, None])  # a factor for each output: a row
+        folded.bias.copy_(bias * factor + norm.bias)
+    return folded.eval()
+
+
+fold.leaves_out("the answer gets modules; the numbers that they compute are made by the check", "scalar", "empty")
+fold.leaves_out("where and which the numbers are is up to the check", "permuted", "sliced", "tied", "zero")
+fold.leaves_out("no number of a trained layer is that large, small, or no number", "huge", "tiny", "not_finite")
+fold.leaves_out("both modules have the same real format", "half", "bfloat16", "whole", "bool", "complex")
+fold.leaves_out("no step is taken, and no gradient is looked at", "old_gradients", "two_groups", "shared")
+fold.leaves_out("no parameter of a layer or norm is a scalar", "scalar_parameter")
+fold.leaves_out("both modules are on the device of the check", "elsewhere", "cpu")
+fold.leaves_out("a new layer begins with random numbers", "random_state")
+fold.leaves_out("the answer keeps nothing that a second call could meet", "second_call")
+
+
+def _layers(inputs: int, outputs: int, bias: bool = True) -> tuple[nn.Linear, nn.BatchNorm1d]:
+    """Return a layer and a norm that has seen batches: none of its numbers is 0 or 1."""
+    linear, norm = nn.Linear(inputs, outputs, bias=bias), nn.BatchNorm1d(outputs, eps=0.25)
+    with torch.no_grad():
+        for numbers in (*norm.parameters(), norm.running_mean, norm.running_var):
+            numbers.uniform_(0.1, 2.5)
+    return linear.eval(), norm.eval()
+
+
+@fold.checks
+def _(case: Case) -> None:
+    for inputs, outputs, bias in ((3, 3, True), (5, 2, True), (4, 7, False), (1, 1, True)):
+        _folds(case, *_layers(inputs, outputs, bias), torch.float32)
+    linear, norm = _layers(3, 2)
+    _folds(case, linear, norm, torch.float64)
+    _folds(case, edges.frozen(linear), edges.frozen(norm, "weight"), torch.float32)
+    _folds(case, edges.frozen(linear), edges.frozen(norm), torch.float32)
+    with edges.default_type():
+        _folds(case, linear, norm, torch.float32)
+
+
+def _folds(case: Case, linear: nn.Linear, norm: nn.BatchNorm1d, dtype: torch.dtype) -> None:
+    """Fail unless the answer makes of both one layer that does the same, and leaves both as they were."""
+    linear, norm = (copy.deepcopy(layer).to(case.device, dtype) for layer in (linear, norm))
+    x = torch.randn(9, linear.in_features, dtype=dtype).to(case.device)
+    before = [copy.deepcopy(layer.state_dict()) for layer in (linear, norm)]
+    with torch.no_grad():
+        expected = norm(linear(x))
+    folded = case.call(linear, norm, modifies=True)
+    case.equal(
+        [dict(layer.state_dict()) for layer in (linear, norm)],
+        [dict(state) for state in before],
+        why="both modules stay as they are: their owner may go on with training",
+    )
+    edges.note("unchanged")
+    with torch.no_grad():
+        got, operators = case.use(folded, x), case.counts.operators
+        case.equal(got, expected, rtol=1e-4, atol=1e-5, why="norm(linear(x)), both in evaluation")
+        case.use(linear, x)
+    case.budget("operators", operators, case.counts.operators, "one layer needs no more: the norm is in its numbers")
+
+
+@fold.alternative("PyTorch has it: fuse_linear_bn_eval does the same for a layer and a norm in evaluation")
+def _(linear, norm):
+    from torch.nn.utils.fusion import fuse_linear_bn_eval
+
+    return fuse_linear_bn_eval(linear, norm)
