@@ -1,6 +1,7 @@
 """What does the host pay for PyTorch's operators, and how far is that known? Traces of real GPUs, each by the others.
 
-    python -m benchmarks.hosts FOLDER     # or SIMGPU_TRACES=FOLDER python -m benchmarks.hosts
+    python -m benchmarks.hosts FOLDER       # or SIMGPU_TRACES=FOLDER python -m benchmarks.hosts
+    python -m benchmarks.hosts published    # predicts what is stored again; half an hour, needs timm (see published.py)
 
 FOLDER has files of `torch.profiler`, such as those that HTA tests itself with (MIT License):
 https://github.com/facebookresearch/HolisticTraceAnalysis/tree/f4d0062/tests/data
@@ -18,15 +19,28 @@ Found on 25 November 2026 with HTA's traces, error of the host's own time in lat
     diff_control_a100         -90%          +23%                      -3%
     diff_test_v100            -88%          -27%                      -4%
     v100_rank0                -86%          +48%                      +1%
+
+The published runs that the host decides (regime "short operators") are of models, whose hosts nobody describes: a host
+is who published and on which GPU. `published` stores what the clock predicts for each on hosts of several speeds, and
+what that says of three situations: the host is unknown (the median of the other hosts' speeds); it is known from its
+other models; one step was measured on it, of this program with another batch, or of another program in the same mode.
+Kernels that are run again and again alone are not among them: they take their host 10 to 25 µs.
 """
 
+import json
 import math
 import os
+import statistics
 import sys
-from collections.abc import Iterable
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import simgpu
 from course_utils import tables
+from simgpu import evidence
 from simgpu.machine import hosts
 from simgpu.machine.profiles import OTHER, Profile, Unit
 
@@ -96,7 +110,118 @@ def show(found: list[Profile]) -> None:
         print(f"  {profile.name}: {profile.speed_us(table):.0f}; its launching call {profile.launch_us:.1f}")
 
 
+# ---- published runs --------------------------------------------------------------------------------------------------
+SPEEDS_US = (0.0, 10.0, 20.0, 30.0, 40.0, 60.0, 80.0, 100.0, 150.0, 200.0)
+ALONE = ("product", "copy", "times", "bus", "cluster")  # programs that are no models
+
+
+class Run(NamedTuple):
+    """A published run that the host decides, in ms, with the clock's predictions on hosts of SPEEDS_US."""
+
+    host: str
+    program: str
+    batch: int
+    mode: str
+    format: str
+    measured_ms: float
+    predicted_ms: tuple[float, ...]
+
+    def on(self, operator_us: float) -> float:
+        """Return the predicted ms on a host of this speed, between those that were predicted."""
+        place = min(max(bisect_left(SPEEDS_US, operator_us), 1), len(SPEEDS_US) - 1)
+        (low, high), (below, above) = SPEEDS_US[place - 1 : place + 1], self.predicted_ms[place - 1 : place + 1]
+        return below + (above - below) * (operator_us - low) / (high - low)
+
+    def ratio(self, operator_us: float) -> float:
+        return self.on(operator_us) / self.measured_ms
+
+    @property
+    def speed_us(self) -> float | None:
+        """The speed on which it takes what was measured; None where its GPU takes as long."""
+        if self.predicted_ms[0] >= self.measured_ms:
+            return None
+        low, high = 0.0, 1000.0
+        for _ in range(50):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.on(middle) < self.measured_ms else (low, middle)
+        return high
+
+
+def predicted(stored: dict[str, Any]) -> Iterator[list[Any]]:
+    """Yield the stored form of each run: host, program, batch, mode, format, measured ms, and what is predicted."""
+    from benchmarks import programs
+
+    known: dict[str, simgpu.Forecast] = {}
+    for table in stored["tables"]:
+        rows = [row for row in table["rows"] if row[5] == "short operators"]
+        if table["programs"] in ALONE:
+            continue
+        how = {key: value for key, value in table.items() if key not in ("gpu", "address", "date", "software", "rows")}
+        for name, size, batch, measured, *_ in rows:
+            key = json.dumps([how, name, size, batch], sort_keys=True)
+            if key not in known:
+                known[key] = programs.forecast(table, name, size, batch)
+            machine = simgpu.Machine(evidence.card(table["gpu"]))
+            nbytes = batch * 3 * size**2 * (2 if table["format"] == "half" else 4)
+            copy_ms = machine.rates.copy_ns(nbytes, pinned=False) / 1e6 if table.get("copies") else 0.0
+            times = [1e3 * known[key].on(machine.gpu, host=simgpu.Host(us)).total_s + copy_ms for us in SPEEDS_US]
+            host = f"{table['by']}, {table['gpu']}"
+            digits = [float(f"{ms:.4g}") for ms in times]
+            yield [host, name, batch, table["mode"], table["format"], measured, digits]
+
+
+def situations(runs: list[Run]) -> dict[str, list[float]]:
+    """Return predicted over measured time of the runs in each of `evidence.HOSTS`."""
+    speeds = {run: run.speed_us for run in runs}
+    by_host: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        by_host[run.host].append(run)
+    found: dict[str, list[float]] = {name: [] for name in evidence.HOSTS}
+    told = {host: [us for run in group if (us := speeds[run]) is not None] for host, group in by_host.items()}
+    usual = {host: statistics.median(values) for host, values in told.items() if values}
+    for run in runs:
+        others = [us for host, us in usual.items() if host != run.host]
+        found["unknown"].append(run.ratio(statistics.median(others)))
+        here = [one for one in by_host[run.host] if one is not run and speeds[one] is not None]
+        models = [speeds[one] for one in here if one.program != run.program]
+        if models:
+            found["its other models"].append(run.ratio(statistics.median(models)))
+        for one in here:
+            same = one.program == run.program and (one.mode, one.format) == (run.mode, run.format)
+            if same:
+                found["one step of this program"].append(run.ratio(speeds[one]))
+            elif one.program != run.program and one.mode == run.mode:
+                found["one step of another program"].append(run.ratio(speeds[one]))
+    return found
+
+
+def figure(ratios: list[float]) -> dict[str, Any]:
+    """Return what is stored of a situation: how many predictions, their median error and bias, nine of ten within."""
+    errors = sorted(abs(ratio - 1) for ratio in ratios)
+    median, bias = statistics.median(errors), statistics.median(ratios) - 1
+    within = errors[math.ceil(0.9 * len(errors)) - 1]
+    return {"predictions": len(ratios), "median": round(median, 3), "bias": round(bias, 3), "within": round(within, 3)}
+
+
+def runs_of(stored: dict[str, Any]) -> list[Run]:
+    return [Run(*row[:-1], tuple(row[-1])) for row in stored["hosts"]["rows"]]
+
+
+def store_published() -> None:
+    from benchmarks import published
+
+    stored = json.loads(evidence.FILE.read_text(encoding="utf-8"))
+    stored["hosts"] = {"speeds_us": list(SPEEDS_US), "rows": list(predicted(stored))}
+    found = situations(runs_of(stored))
+    stored["hosts"]["figures"] = {name: figure(ratios) for name, ratios in found.items()}
+    published.store(stored)
+
+
 def main() -> None:
+    if sys.argv[1:] == ["published"]:
+        store_published()
+        print(evidence.error_bar().of_hosts)
+        return
     folder = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("SIMGPU_TRACES", "")
     if not folder or not Path(folder).is_dir():
         sys.exit("which traces? Give a folder: python -m benchmarks.hosts FOLDER, or SIMGPU_TRACES=FOLDER")

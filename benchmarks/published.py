@@ -96,6 +96,7 @@ def store(stored: dict[str, Any]) -> None:
     """Write the file again, with the figures of its rows, one row a line, so that git can compare it."""
     stored["figures"] = evidence.bar(stored).figures()
     lines = [f'"{name}": {json.dumps(stored[name], indent=1)},' for name in ("figures", "cards")]
+    lines.append(f'"hosts": {_hosts(stored["hosts"])},')
     parts = []
     for table in stored["tables"]:
         head = json.dumps({key: value for key, value in table.items() if key != "rows"}, indent=1)[:-2]
@@ -103,6 +104,13 @@ def store(stored: dict[str, Any]) -> None:
         parts.append(f'{head},\n "rows": [\n{body}\n]}}')
     text = "\n".join(lines) + '\n"tables": [\n' + ",\n".join(parts)
     evidence.FILE.write_text(f"{{{text}\n]}}\n", encoding="utf-8")
+
+
+def _hosts(found: dict[str, Any]) -> str:
+    """Return the part of the file that `benchmarks.hosts` made, one run a line."""
+    head = json.dumps({key: value for key, value in found.items() if key != "rows"}, indent=1)[:-2]
+    body = ",\n".join(json.dumps(row, separators=(",", ":"), ensure_ascii=False) for row in found["rows"])
+    return f'{head},\n "rows": [\n{body}\n]}}'
 
 
 def pytorchs_own(found: list[evidence.PublishedRun]) -> dict[str, tuple[float, float]]:

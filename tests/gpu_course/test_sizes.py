@@ -59,7 +59,7 @@ def test_each_line_is_counted_once_for_what_it_belongs_to():
     assert (cost.reference, cost.check, cost.mistakes, cost.wrong_answers) == (3, 3, 7, 10)
     assert (cost.helpers, rest) == (7, 0)
     cells = "from gpu_course.lesson00 import of_the_lesson\nof_the_lesson(3)"
-    assert sizes.costs(["one"], {"gpu_course.lesson00": MODULE}, wrong, cells=cells)[0]["one"].helpers == 2
+    assert sizes.costs(["one"], {"gpu_course.lesson00": MODULE}, wrong, cells=cells)[0]["one"].helpers == 3
 
 
 def test_a_table_is_printed_with_the_largest_last(capsys):

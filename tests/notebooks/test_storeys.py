@@ -70,6 +70,18 @@ def test_each_storey_and_each_room_uses_only_those_below(tmp_path):
     assert said.startswith("1 ") and [told for _, told in PLANTED.values() if told not in said] == []
 
 
+def test_no_room_of_simgpu_asks_for_the_name_of_a_module_above_it():
+    """Which import contracts cannot see, as in `frame.f_globals["__name__"] == "simgpu.face.factories"`."""
+    (contract,) = [one for one in CONTRACTS if one.get("containers") == ["simgpu"]]
+    height = {name.strip(): at for at, layer in enumerate(contract["layers"]) for name in layer.split("|")}
+    named = []
+    for path, text in walls.texts("simgpu").items():
+        room = Path(path).relative_to("engines/simgpu/simgpu").parts[0].removesuffix(".py")
+        quoted = re.findall(r"""["']simgpu\.(\w+)[\w.]*["']""", text) if room in height else []
+        named += [f"{path}: {other}" for other in quoted if other in height and height[other] < height[room]]
+    assert len(height) > 8 and named == []
+
+
 def circles(imports: dict[str, set[str]]) -> list[set[str]]:
     """Return the groups of modules that import each other, directly or through others."""
     graph = networkx.DiGraph([(user, used) for user, found in imports.items() for used in found])

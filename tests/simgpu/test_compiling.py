@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
+from simgpu.ground import inductor
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -176,6 +177,66 @@ def test_flex_attention_runs_compiled_and_not(device):
     for found in (plain, torch.compile(flex_attention)(q, k, v, block_mask=mask)):
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found.sum(), q)[0], wanted)
+
+
+def names(work) -> list[str]:
+    """Return the names of the kernels that `work` starts."""
+    with simgpu.timeline() as seen:
+        work()
+    return [record.name for record in seen.select("kernel")]
+
+
+def test_the_clock_charges_the_kernels_that_would_be_written(device):
+    model = nn.Sequential(nn.Linear(64, 128), nn.GELU(), nn.LayerNorm(128), nn.Linear(128, 8)).to(device)
+    x = torch.randn(32, 64, device=device)
+    run = torch.compile(model)
+    told = simgpu.compiled(model, x)
+    forward = [kernel.name for kernel in told.kernels if not kernel.backward]
+    backward = [kernel.name for kernel in told.kernels if kernel.backward]
+    loss = run(x).sum()
+    assert names(lambda: run(x)) == forward
+    found = names(loss.backward)
+    assert found[:1] == ["ones_like"] and found[-len(backward) :] == backward
+    with torch.no_grad():
+        assert len(names(lambda: run(x))) < len(names(lambda: model(x)))
+    assert names(lambda: model(x)) == ["addmm", "gelu", "native_layer_norm", "addmm"]  # uncompiled as ever
+
+
+def test_a_captured_graph_is_one_launch_each_way(device):
+    model, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 8)).to(device), torch.randn(4, 8, device=device)
+    run = torch.compile(model, mode="reduce-overhead")
+    gradient = torch.ones(4, 8, device=device)
+    with simgpu.timeline() as seen:
+        run(x).backward(gradient)
+    assert len(seen.select("launch")) == 2 < len(seen.select("kernel"))
+
+
+def test_a_backward_pass_that_fails_leaves_the_clock_running(device):
+    x = torch.ones(4, device=device, requires_grad=True)
+    loss = torch.compile(lambda x: x.sin() * 2)(x).sum()
+    loss.grad_fn.next_functions[0][0].register_prehook(lambda gradients: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        loss.backward()
+    assert names(lambda: x.detach() + 1) == ["add"]
+
+
+def test_a_graph_whose_kernels_are_not_known_is_charged_as_it_runs(device, monkeypatch):
+    monkeypatch.setattr(inductor, "_read", lambda lowering: 1 / 0)
+    run = torch.compile(lambda x: x.sin() + 1)
+    with pytest.warns(UserWarning, match="kernels are not known: .*division"):
+        assert names(lambda: run(torch.ones(3, device=device)))[-2:] == ["sin", "add"]
+
+
+def test_flex_attention_is_charged_as_one_kernel_each_way(device):
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    q = torch.randn(1, 2, 256, 16, device=device, requires_grad=True)
+    mask = create_block_mask(lambda batch, head, i, j: i >= j, None, None, 256, 256, device=device)
+    with simgpu.timeline() as seen:
+        torch.compile(flex_attention)(q, q, q, block_mask=mask).sum().backward()
+    flops = {one.name: one.flops for one in seen.select("kernel") if one.name.startswith("flex")}
+    assert flops["flex_attention"] == 4 * 2 * (3 * 128 * 128) * 16  # three of four blocks of 128 are left
+    assert flops["flex_attention_backward"] == 2.5 * flops["flex_attention"]
 
 
 def test_a_program_of_the_cpu_is_compiled_as_ever(device):

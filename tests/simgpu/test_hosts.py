@@ -234,3 +234,59 @@ def test_the_clock_counts_views_and_nodes_only_where_they_matter():
     simgpu.configure(host="server")
     assert set(state.world.clock.called_ns) == {"view", "node", "accumulate"}
     simgpu.configure(host=hosts.DEFAULT)
+
+
+def test_the_file_of_published_runs_says_how_far_hosts_are_known():
+    stored = json.loads(simgpu.evidence.FILE.read_text(encoding="utf-8"))
+    runs = measured.runs_of(stored)
+    assert len(runs) > 150 and all(len(run.predicted_ms) == len(measured.SPEEDS_US) for run in runs)
+    found = {name: measured.figure(ratios) for name, ratios in measured.situations(runs).items()}
+    assert found == stored["hosts"]["figures"] and list(found) == list(simgpu.evidence.HOSTS)
+    one, other = found["one step of this program"], found["one step of another program"]
+    assert one["median"] < found["its other models"]["median"] < other["median"] < found["unknown"]["median"] < 0.3
+    table = simgpu.error_bar().of_hosts
+    assert str(table).count("%") == 3 * len(found) and table.of("unknown").median == found["unknown"]["median"]
+
+
+@pytest.mark.parametrize(("host", "words"), [
+    ("server", "where the host decides, which is assumed within a factor of 2"),
+    (simgpu.Host(45.0), "where the host decides, which one of its programs told"),
+    (simgpu.Host.of_launches(7), "other costs"),
+])  # fmt: skip
+def test_the_label_of_a_time_says_what_is_known_of_the_host(host, words):
+    assert words in str(small_step().on("T4", host=host).evidence)
+
+
+def test_a_forecast_says_what_the_host_does_and_what_would_take_it_from_it():
+    ahead = small_step().on("T4", host=HOST)
+    assert sum(ahead.host_by_class.values()) == pytest.approx(ahead.host_s)
+    assert {"library", "light", "library backward", "node", "accumulate", "optimizer", "view"} <= set(
+        ahead.host_by_class
+    )
+    graph, bare = (ahead.what_if(compiled=how) for how in (True, "launches"))
+    assert graph.step_time < bare.step_time < 0.3 * ahead.total_s
+    assert ahead.what_if(host="desktop").step_time == pytest.approx(small_step().on("T4", host="desktop").total_s)
+    loop = simgpu.forecast(make, batch, functools.partial(torch.optim.AdamW, foreach=False)).on("T4", host=HOST)
+    lists = loop.what_if(foreach=True)
+    assert lists.step_time < 0.9 * loop.total_s and lists.step_time == pytest.approx(ahead.total_s, rel=0.2)
+    assert "nothing changes" in ahead.what_if(foreach=True).assumptions[0]
+    with pytest.raises(ValueError, match="compiled is 'all', it may be True, False or 'launches'"):
+        ahead.what_if(compiled="all")
+
+
+@pytest.mark.parametrize("name", ["launch call", "server"])
+def test_a_report_says_what_the_host_does_where_that_is_more_than_launches(name):
+    with simgpu.cuda("T4", host=name, record=True) as face:
+        model, (x, y) = make().cuda(), (part.cuda() for part in batch())
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+        report = face.report()
+    assert bool(report.host) == (name == "server") == ("What the host does" in str(report))
+    assert ("What the host does" in report._repr_html_()) == (name == "server")
+    if report.host:
+        assert set(report.host) == {"operators", "optimizer", "autograd", "views"}
+        assert 0.9 * report.step_time < sum(report.host.values()) < 1.1 * report.step_time
+        assert "With CUDA graphs a step would take" in str(report) or "launched without" in str(report)

@@ -25,7 +25,7 @@ def text(ranks: Sequence[Any]) -> str:
         own = _all_events(timeline, timeline.records)
         named = _tracks(timeline, own)
         if len(ranks) > 1:
-            begin_ns = timeline.begin_ns - min(one.begin_ns for one in ranks)
+            begin_ns = timeline.begin_ns - min(rank.begin_ns for rank in ranks)
             for event in named + own:
                 _give(event, rank, begin_ns)
         tracks, events = tracks + named, events + own
@@ -48,7 +48,7 @@ def text_of_rank(ranks: Sequence[Any], rank: int) -> str:
     ]
     events = _all_events(timeline, records)
     tracks = _tracks(timeline, events)
-    after_ns = timeline.begin_ns - min(one.begin_ns for one in ranks)
+    after_ns = timeline.begin_ns - min(rank.begin_ns for rank in ranks)
     for event in events:
         event["ts"] = round(event["ts"] + after_ns / 1000, 3)  # whole nanoseconds
     everybody = list(range(len(ranks)))
@@ -78,9 +78,9 @@ def _nccl(name: str) -> str:
 
 def _all_events(timeline: Any, records: list[Record]) -> list[Event]:
     """Return the events of records, and those of the phases, ranges and queues of their timeline."""
-    found = [event for record in records for event in _events(record)]
-    found += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
-    return found + _ranges(timeline) + [event for row in timeline.rows for event in _queue(timeline, row)]
+    events = [event for record in records for event in _events(record)]
+    events += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
+    return events + _ranges(timeline) + [event for row in timeline.rows for event in _queue(timeline, row)]
 
 
 def _file(timeline: Any, distributed: dict[str, Any], tracks: list[Event], events: list[Event]) -> str:
@@ -161,7 +161,7 @@ def _phase(row: str, phase: tuple[str, int, int]) -> Event:
 def _ranges(timeline: Any) -> list[Event]:
     """Return the ranges of `record_function`; those of several threads, which need not nest, on tracks of their own."""
     tracks: list[list[int]] = []  # of each the ends of what is open
-    found = []
+    events = []
     for record in sorted(timeline.select("range"), key=lambda r: (r.start_ns, -r.end_ns)):
         for ends in tracks:
             ends[:] = [end for end in ends if end > record.start_ns]
@@ -169,10 +169,10 @@ def _ranges(timeline: Any) -> list[Event]:
         number = free[0] if free else len(tracks)
         tracks += [] if free else [[]]
         tracks[number].append(record.end_ns)
-        place = (_HOST, _PYTHON + number)
+        track = (_HOST, _PYTHON + number)
         span = {"dur": record.duration_ns / 1000}
-        found.append(_event("X", "user_annotation", record.name, record.start_ns, place, **span))
-    return found
+        events.append(_event("X", "user_annotation", record.name, record.start_ns, track, **span))
+    return events
 
 
 def _queue(timeline: Any, row: str) -> list[Event]:
@@ -182,31 +182,31 @@ def _queue(timeline: Any, row: str) -> list[Event]:
     for record in timeline.select("kernel", row) + timeline.select("copy", row):
         for when, step in ((launched[record.number], 1), (record.start_ns, -1)):
             changes[when] = changes.get(when, 0) + step
-    waiting, found = 0, []
+    waiting, events = 0, []
     for when, step in sorted(changes.items()):
         waiting += step
         if step or not when:
-            place = (_gpu(row), 0)
-            found.append(_event("C", "queue", "operations in the queue", when, place, args={"waiting": waiting}))
-    return found
+            track = (_gpu(row), 0)
+            events.append(_event("C", "queue", "operations in the queue", when, track, args={"waiting": waiting}))
+    return events
 
 
 def _tracks(timeline: Any, events: list[Event]) -> list[Event]:
     """Return the names of processes and threads that have events."""
     used = sorted({(event["pid"], event["tid"]) for event in events if event["ph"] != "C"})
-    found = []
+    events = []
     for pid in sorted({pid for pid, _ in used}):
         name = "host (simulated)" if pid == _HOST else f"sim:{pid} (simulated {timeline.spec_name})"
         order = 0 if pid == _HOST else pid + 1
-        found += [_head("process_name", pid, name=name), _head("process_sort_index", pid, sort_index=order)]
+        events += [_head("process_name", pid, name=name), _head("process_sort_index", pid, sort_index=order)]
     for pid, tid in used:
         if pid == _HOST:
             name = "Python" if tid == _PYTHON else f"Python, thread {tid}"
         else:
             name = f"copies {_ENGINES[tid - 1000]}" if 1000 <= tid < 2000 else f"stream {tid}"
             name = "parts of the step" if tid == _PHASES else f"messages {tid - 1999}" if tid >= 2000 else name
-        found.append(_head("thread_name", pid, tid, name=name))
-    return found
+        events.append(_head("thread_name", pid, tid, name=name))
+    return events
 
 
 def _head(kind: str, pid: int, tid: int = 0, **args: str | int) -> Event:

@@ -3,7 +3,8 @@
 import itertools
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -69,6 +70,7 @@ class Clock:
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
         self.races: Any = None  # the `device.races.Races` of a program that wants to know of them
         self.log: Any = None  # the `events.Log` of a session that wants a report
+        self.quiet = 0  # above 0, operators belong to kernels that are charged already
         self.stream_ids = itertools.count(1)
         self._pending: list[tuple[float, torch.Tensor, torch.Tensor]] = []
         self.restart()
@@ -101,6 +103,8 @@ class Clock:
 
         `phase` is that of a training step; None is the one that is running.
         """
+        if self.quiet:
+            return
         length_ns, bound = self.rates.kernel(cost)
         with self.lock:
             if self.capture is not None:
@@ -114,6 +118,15 @@ class Clock:
                 self.log.took(self.host_ns, end)
             if self.journal.readers:
                 self.journal.kernel(name, cost, index, self.streams[index], end - length_ns, end, bound)
+
+    @contextmanager
+    def charged(self) -> Generator[None]:
+        """Inside, operators are charged nothing: they are parts of kernels that are charged."""
+        self.quiet += 1
+        try:
+            yield
+        finally:
+            self.quiet -= 1
 
     def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool, asked: bool = True) -> int:
         """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait.

@@ -17,12 +17,13 @@ import torch
 
 from simgpu.clock.journal import Record
 from simgpu.ground import tables
-from simgpu.machine import gpus
+from simgpu.machine import gpus, hosts
 from simgpu.machine.machines import Machine
 from simgpu.machine.operator_table import is_library
 
 __all__ = [
-    "FILE", "REGIMES", "SHORT_NS", "ErrorBar", "Evidence", "PublishedRun", "bar", "card", "error_bar", "of",
+    "FILE", "HOSTS", "REGIMES", "SHORT_NS", "ErrorBar", "Evidence", "HostFigure", "HostFigures",
+    "PublishedRun", "bar", "card", "error_bar", "of",
     "of_regime", "regime",
 ]  # fmt: skip
 
@@ -40,6 +41,16 @@ REGIMES = {  # in the order in which they are looked for, as they stand in a lab
     "memory traffic": "for operators that only move memory",
     "training": "for training steps",
     "inference": "for inference",
+}
+HOSTS = {  # what is known of the host of a program that it decides: what a figure is for
+    "unknown": "the host is assumed: the median of other hosts",
+    "its other models": "the host is known from other programs that were measured on it",
+    "one step of this program": "one step of the program was measured on it, with another batch",
+    "one step of another program": "one step of another program was measured on it",
+}
+_BY_HOST = {  # regimes of programs that another host than the default one decides: the situation, and the words
+    "host assumed": ("unknown", "where the host decides, which is assumed within a factor of 2"),
+    "host measured": ("one step of another program", "where the host decides, which one of its programs told"),
 }
 OTHER_COSTS = "other costs"  # of the host or the GPU than those that were compared
 _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot")
@@ -79,7 +90,7 @@ class Evidence:
         """The label: one line that says all this in words."""
         if self.regime == OTHER_COSTS:
             return f"simulated with other costs than the clock's own; {self.error}"
-        what = REGIMES[self.regime]
+        what = _BY_HOST[self.regime][1] if self.regime in _BY_HOST else REGIMES[self.regime]
         if self.median is None:
             return f"simulated, {what}; {self.error}"
         of = "GPU" if len(self.gpus) == 1 else "GPUs"
@@ -121,7 +132,18 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
 
 def of(records: Iterable[Record], machine: Machine, ranks: int = 1) -> Evidence:
     """Return what is known of the error of these records, simulated on `machine`."""
-    return of_regime(regime(records, ranks) if machine.usual else OTHER_COSTS, machine.gpu.name)
+    if machine.usual:
+        return of_regime(regime(records, ranks), machine.gpu.name)
+    if not machine.usual_costs or machine.host.only_launches or regime(records, ranks) != "short operators":
+        return of_regime(OTHER_COSTS, machine.gpu.name)
+    return of_host("host assumed" if machine.host in hosts.ALL else "host measured", machine.gpu.name)
+
+
+def of_host(name: str, gpu: str = "") -> Evidence:
+    """Return what is known of times that the host decides, "host assumed" or "host measured", on a row of `gpus`."""
+    stored = _stored()["hosts"]
+    figure, seen = stored["figures"][_BY_HOST[name][0]], {row[0].rpartition(", ")[2] for row in stored["rows"]}
+    return Evidence(name, gpu, figure["predictions"], tuple(sorted(seen)), figure["median"], figure["bias"])
 
 
 def of_regime(name: str, gpu: str = "") -> Evidence:
@@ -135,6 +157,43 @@ def of_regime(name: str, gpu: str = "") -> Evidence:
 @functools.cache
 def _stored() -> dict[str, Any]:
     return json.loads(FILE.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class HostFigure:
+    """How far the clock is from published runs that the host decides, in a situation of `HOSTS`.
+
+    `median` and `bias` are as those of `Evidence`, over so many `predictions`; nine of ten errors are `within`.
+    """
+
+    situation: str
+    predictions: int
+    median: float
+    bias: float
+    within: float
+
+
+@dataclass(frozen=True, repr=False)
+class HostFigures(tables.Table):
+    """How far the clock is from published runs of models that the host decides, by what is known of the host."""
+
+    figures: tuple[HostFigure, ...]
+
+    head = ("the host", "predictions", "median error", "bias", "nine of ten within")
+    right = (1, 2, 3, 4)
+
+    def caption(self) -> str:
+        return "Programs whose time the host decides, each tried with hosts chosen on others"
+
+    def cells(self) -> list[list[str]]:
+        return [
+            [one.situation, f"{one.predictions:,}", f"{one.median:.1%}", f"{one.bias:+.1%}", f"{one.within:.0%}"]
+            for one in self.figures
+        ]  # fmt: skip
+
+    def of(self, situation: str) -> HostFigure:
+        """Return the figure of a situation of `HOSTS`. Raises KeyError for another."""
+        return {one.situation: one for one in self.figures}[situation]
 
 
 @dataclass(frozen=True)
@@ -166,6 +225,11 @@ class ErrorBar(tables.Table):
     """How far the clock is from published runs; shown as a table by regime."""
 
     runs: tuple[PublishedRun, ...] = field(repr=False)
+
+    @property
+    def of_hosts(self) -> HostFigures:
+        """How far programs are off whose time the host decides, by what is known of the host."""
+        return HostFigures(tuple(HostFigure(name, **found) for name, found in _stored()["hosts"]["figures"].items()))
 
     def where(self, chosen: Callable[[PublishedRun], bool]) -> "ErrorBar":
         """Return the same for those runs that `chosen` returns true for."""

@@ -1,23 +1,31 @@
 """What does `torch.compile` do on a simulated GPU? PyTorch finds the graphs; their values come operator by operator.
 
 Dynamo is PyTorch's own: graphs, breaks, guards and recompilations are found, counted and logged as on CUDA. Only the
-backend "inductor", which writes kernels for a real GPU, gives way here: a graph is run by the operators that the
-program named, on the CPU's kernels. The time that PyTorch takes to compile is this machine's, and no part of the
-virtual clock.
+backend "inductor", which writes kernels for a real GPU, gives way here. A graph is run by the operators that the
+program named, on the CPU's kernels, and the clock charges the kernels that Inductor would have written for it, in the
+forward and in the backward pass (`compiled`). Where these are not known the operators are charged. The time that
+PyTorch takes to compile is this machine's, and no part of the virtual clock. Memory is that of the operators.
 """
 
 import functools
+import math
+import sys
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
+from simgpu.clock.clock import Captured
+from simgpu.device import compiled, state
 from simgpu.device.tensor import SimTensor
 from simgpu.ground import device_kind, fakes, imports
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
+from simgpu.machine.prices import Cost
 
-Compiled = Callable[..., Any]
+Function = Callable[..., Any]
 _replaced = Replacements()  # for as long as the process lives
 
 
@@ -32,14 +40,14 @@ def replace() -> None:
     imports.after("torch.nn.attention.flex_attention", _let_flex_attention_in)
 
 
-def _by_device(plain: Compiled) -> Compiled:
+def _by_device(plain: Function) -> Function:
     """Return Inductor's entry: a graph on a simulated GPU is run by its operators, any other one is compiled."""
 
     @functools.wraps(plain)
-    def compile_graph(self: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Compiled:
+    def compile_graph(self: Any, graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Function:
         if not is_ours(graph, inputs):
             return plain(self, graph, inputs, **options)
-        return graph.forward
+        return _Graph(graph, bool(self.config.get("triton.cudagraphs")))
 
     return compile_graph
 
@@ -50,14 +58,137 @@ def is_ours(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> bool:
     return any(isinstance(one, torch.Tensor) and device_kind.is_ours(one.device) for one in (*inputs, *nodes))
 
 
+class _Graph:
+    """A compiled graph. With `captured` the host launches all of its kernels at once, as a CUDA graph."""
+
+    def __init__(self, graph: torch.fx.GraphModule, captured: bool) -> None:
+        self._graph, self._captured = graph, captured
+        self._known: dict[Any, compiled.CompiledGraph] = {}  # by what the inputs are like
+
+    def __call__(self, *inputs: Any) -> Any:
+        kernels = self._kernels(inputs)
+        if not kernels:
+            return self._graph.forward(*inputs)
+        index = next((one._index for one in inputs if isinstance(one, SimTensor)), state.world.current)
+        forward, backward = ([one for one in kernels if one.backward is part] for part in (False, True))
+        self._charge(index, forward)
+        with state.world.clock.charged():
+            result = self._graph.forward(*inputs)
+        if backward:
+            _before_backward(result, inputs, functools.partial(self._charge, index, backward))
+        return result
+
+    def _kernels(self, inputs: Sequence[Any]) -> tuple[compiled.CompiledKernel, ...]:
+        formats = tuple(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in ("cuda", "sim"))
+        key = torch.is_grad_enabled(), formats, tuple(map(_like, inputs))
+        if key not in self._known:
+            self._known[key] = found = compiled.kernels_of(self._graph, inputs)
+            metrics = sys.modules.get("torch._inductor.metrics")
+            if metrics is not None:  # PyTorch's own counter
+                metrics.generated_kernel_count += sum(not one.library for one in found.kernels)
+            if found.error and not _is_flex(self._graph):
+                words = (
+                    f"a compiled graph is charged as if it were not compiled, its kernels are not known: {found.error}"
+                )
+                warnings.warn(words, stacklevel=3)
+        return self._known[key].kernels
+
+    def _charge(self, index: int, kernels: Sequence[compiled.CompiledKernel]) -> None:
+        clock = state.world.clock
+        if not self._captured:
+            for one in kernels:
+                clock.kernel(index, one.name, one.cost)
+            return
+        rated = [(one, *clock.rates.kernel(one.cost)) for one in kernels]
+        clock.replay(index, [Captured(index, one.name, "compute", ns, one.cost, bound) for one, ns, bound in rated])
+
+
+def _like(value: Any) -> Any:
+    """Return what of an input its graph's kernels depend on."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.stride(), value.dtype, value.requires_grad
+    return value if isinstance(value, int | float | bool | str) else repr(value)
+
+
+def _before_backward(result: Any, inputs: Sequence[Any], charge: Callable[[], None]) -> None:
+    """Let a backward pass through a graph charge its kernels when it begins, and its operators nothing."""
+    edges = [torch.autograd.graph.get_gradient_edge(one).node for one in tree_leaves(inputs) if _needs(one)]
+    left = [one.grad_fn for one in tree_leaves(result) if _needs(one) and one.grad_fn is not None]
+    seen: set[Any] = set(edges)
+    passes = [-1]
+    clock = state.world.clock
+
+    def before(gradients: Any) -> None:
+        number = TORCH._C._current_graph_task_id()
+        if number != passes[0]:
+            passes[0] = number
+            charge()
+        clock.quiet += 1
+
+    def after(ours: Any, others: Any) -> None:
+        clock.quiet -= 1
+
+    while left:
+        node = left.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        node.register_prehook(before)
+        node.register_hook(after)
+        left.extend(following for following, _ in node.next_functions if following is not None)
+
+
+def _needs(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+# ---- operators whose arguments are graphs -------------------------------------------------------------------------
 def _register_operators_of_graphs() -> None:
     """Let operators whose arguments are graphs, such as flex_attention, do with our tensors what they do with any."""
-    for operator in TORCH._ops._higher_order_ops.values():
+    for name, operator in TORCH._ops._higher_order_ops.items():
         plain = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
         if plain is not None:
-            operator.python_key_table.setdefault(SimTensor, plain)
+            ours = _as_one_kernel(name, plain) if name.startswith("flex_attention") else plain
+            operator.python_key_table.setdefault(SimTensor, ours)
 
 
+def _as_one_kernel(name: str, plain: Function) -> Function:
+    """Return flex_attention, or its backward pass, charged as the one kernel that a compiled program has of it.
+
+    It does the products of the blocks that its mask leaves.
+    """
+
+    @functools.wraps(plain)
+    def attention(query: SimTensor, key: torch.Tensor, value: torch.Tensor, *others: Any, **options: Any) -> Any:
+        masks = [one for one in others if isinstance(one, tuple) and len(one) > 2 and isinstance(one[2], torch.Tensor)]
+        pairs = query.shape[-2] * key.shape[-2]
+        if masks and isinstance(masks[0][0], int):  # lengths, blocks to compute, and further down blocks without a mask
+            pairs = min(pairs, _pairs(masks[0], pairs))
+        heads = math.prod(query.shape[:-2])
+        flops = 2 * heads * pairs * (query.shape[-1] + value.shape[-1])
+        nbytes = 2 * query.nbytes + key.nbytes + value.nbytes
+        rate = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(query.dtype, "fp32")
+        backward = name.endswith("backward")
+        cost = Cost(flops * 5 // 2 if backward else flops, 2 * nbytes if backward else nbytes, rate, attention=1.0)
+        state.world.clock.kernel(query._index, name, cost)
+        with state.world.clock.charged():
+            return plain(query, key, value, *others, **options)
+
+    return attention
+
+
+def _pairs(mask: tuple[Any, ...], pairs: int) -> int:
+    """Return how many pairs of query and key the blocks of a mask leave, in the mean of its heads."""
+    blocks = [one for one in (mask[2], mask[4]) if isinstance(one, SimTensor)]
+    counts = sum(float(one._inner.sum()) for one in blocks) / math.prod(blocks[0].shape[:-1])
+    return int(counts * mask[-3] * mask[-2]) if isinstance(mask[-2], int) else pairs
+
+
+def _is_flex(graph: torch.fx.GraphModule) -> bool:
+    return any("flex_attention" in str(node.target) for node in graph.graph.nodes)
+
+
+# ---- what else asks whether a tensor is one of PyTorch's -----------------------------------------------------------
 def _let_flex_attention_in(module: Any) -> None:
     """Let flex_attention take tensors on `sim`, which is none of the devices that it knows by name."""
     check = module._validate_device

@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from simgpu.device import operators, state
+from simgpu.device import compiling, operators, state
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import check_generator, replace_functions
@@ -41,6 +41,7 @@ def register(module: ModuleType) -> None:
     register_rules(library, "sim")
     _kept.extend((guard, library, fallback))
     replace_functions(module)
+    compiling.replace()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=state.note_fork)
 

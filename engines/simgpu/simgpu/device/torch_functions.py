@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from simgpu.device import compiling, state
+from simgpu.device import state
 from simgpu.device.state import Device, device_of
 from simgpu.device.tensor import OURS, SimTensor
 from simgpu.ground import device_kind
@@ -40,7 +40,6 @@ def replace_functions(module: ModuleType) -> None:
     UninitializedParameter.__deepcopy__ = _copy_lazy
     torch.Generator = _Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
     _lead_accelerator_to(module)
-    compiling.replace()
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
     if foreach is not None and SimTensor not in foreach:
         foreach.append(SimTensor)  # as on CUDA, an optimizer step is a few operations over lists of tensors
@@ -76,12 +75,15 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(run)
     def named(*args: Any, **kwargs: Any) -> Any:
+        quiet = state.world.clock.quiet
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
             ours = rf"[torch.{device_kind.kind}.\1Tensor "
             error.args = tuple(re.sub(r"\[Meta(\w+)Type ", ours, str(one)) for one in error.args)
             raise
+        finally:
+            state.world.clock.quiet = quiet  # also where a node of a compiled graph raised
 
     return named
 

@@ -10,6 +10,7 @@ from simgpu.face.tensors import FORMATS, MAKE, OLD_TYPES
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
+__passes_on__ = True  # who calls one of these functions calls PyTorch's own
 _PINNING = """arange empty empty_like empty_strided eye full full_like linspace ones ones_like rand rand_like randint
 randn randn_like randperm tensor zeros zeros_like"""
 _METHODS = "new_empty new_empty_strided new_full new_ones new_zeros"

@@ -11,7 +11,6 @@ import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -42,7 +41,6 @@ from simgpu.ground import device_kind, places
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
-_OWN = str(Path(__file__).parents[1])  # the folder of this package
 _MESHES = torch.distributed.device_mesh.__file__
 _NUMBERED = torch.linspace, torch.arange  # PyTorch's own: CUDA's face puts others in their place
 
@@ -290,9 +288,12 @@ class _OneDevice(TorchFunctionMode):
 
 
 def _asked_by_a_mesh() -> bool:
-    """Return whether a device mesh called the function that a mode sees now; this package's own may lie between."""
+    """Return whether a device mesh called the function that a mode sees now; what only passes calls on may lie between.
+
+    A module of such functions says `__passes_on__ = True`.
+    """
     caller = sys._getframe(2)
-    while caller.f_back is not None and caller.f_code.co_filename.startswith(_OWN):
+    if caller.f_back is not None and caller.f_globals.get("__passes_on__") is True:
         caller = caller.f_back
     return caller.f_code.co_filename == _MESHES
 

@@ -7,6 +7,7 @@ from functools import cached_property
 
 from simgpu.clock import evidence
 from simgpu.clock.events import Event, Kernel, Step
+from simgpu.clock.host_time import seconds_by_class
 from simgpu.clock.journal import Record
 from simgpu.clock.lines import Part, Row, rows
 from simgpu.clock.player import play
@@ -15,6 +16,7 @@ from simgpu.forecasts.parts import seconds_by_part
 from simgpu.forecasts.whatif import Basis, Option, what_if
 from simgpu.ground import tables
 from simgpu.ground.units import seconds_text
+from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.machine.operator_table import kind_of
 
@@ -53,7 +55,7 @@ class TimeForecast(tables.Table):
     """What one step would take on a GPU, in seconds of the simulated clock.
 
     - `total_s`: from the first launch until the GPU is done; `busy_s`: how long the GPU works in it; `host_s`: how
-      long the host launches; `message_s`: how long messages between ranks take;
+      long the host launches, `host_by_class`: for what; `message_s`: how long messages between ranks take;
     - `flops`: operations of matrix products, convolutions and attention; `formats`: the number formats of these;
     - `by_kernel`, `by_kind`: a `Share` for each operator, for each kind of them; `by_bound`: seconds by what bounds;
     - `phases`, `lines`: seconds by part of the step, and what each line of the program asks for;
@@ -110,8 +112,8 @@ class TimeForecast(tables.Table):
 
     def what_if(
         self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
-        fused: bool = False, pinned: bool = False, compiled: bool = False, price: float | None = None,
-        steps: int | None = None,
+        fused: bool = False, foreach: bool = False, pinned: bool = False, compiled: bool | str = False,
+        host: str | Host | None = None, price: float | None = None, steps: int | None = None,
     ) -> Option:  # fmt: skip
         """Return what the same step would take with another GPU, several, or another setting; all may be combined.
 
@@ -119,9 +121,14 @@ class TimeForecast(tables.Table):
         another GPU; here its name can be combined with the settings.
         """
         return what_if(
-            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, pinned=pinned, compiled=compiled,
-            price=price, steps=steps,
+            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, foreach=foreach, pinned=pinned,
+            compiled=compiled, host=host, price=price, steps=steps,
         )  # fmt: skip
+
+    @cached_property
+    def host_by_class(self) -> dict[str, float]:
+        """Seconds that the host takes for the step by class of `hosts.CLASSES`; waits are not in it."""
+        return seconds_by_class(_step(self.basis.events, self.basis.last), self.machine.host)
 
     @property
     def evidence(self) -> evidence.Evidence:

@@ -26,6 +26,7 @@ from simgpu.machine.operator_table import ATTENTION, CONVOLUTIONS, PRODUCTS, kin
 from simgpu.machine.prices import Cost
 
 OTHERS = ("T4", "RTX 4090", "A100 80GB", "H100 SXM", "B200")  # which GPUs a report shows beside its own
+LAUNCHES = "launches"  # of kernels compiled without graphs
 _PRODUCTS = (ATTENTION, CONVOLUTIONS, PRODUCTS)
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # the optimizers that take fused=True
 _BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at once
@@ -103,8 +104,8 @@ class Option:
 
 
 def what_if(
-    basis: Basis, *, gpu: str | None, gpus: int | None, batch: float | str, amp: bool, fused: bool, pinned: bool,
-    compiled: bool, price: float | None, steps: int | None,
+    basis: Basis, *, gpu: str | None, gpus: int | None, batch: float | str, amp: bool, fused: bool, foreach: bool,
+    pinned: bool, compiled: bool | str, host: str | Host | None, price: float | None, steps: int | None,
 ) -> Option:  # fmt: skip
     """Return the option that `Report.what_if` describes, of a run or of a forecast."""
     ranks = 1 if gpus is None else arguments.whole("gpus", gpus)
@@ -114,24 +115,27 @@ def what_if(
         )
     own = basis.machine.gpu
     spec = own if gpu is None else priced(gpu)
+    if compiled not in (True, False, LAUNCHES):
+        raise ValueError(f"compiled is {compiled!r}, it may be True, False or {LAUNCHES!r}")
     there = basis if spec is own else basis.on(spec)
+    if host is not None:
+        there = replace(there, machine=replace(there.machine, host=hosts.get(host)))
     capacity = there.capacity
     batch = _largest(basis, capacity) if batch == "max" else arguments.positive("batch", batch)
-    changes: list[tuple[str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = []
-    if spec is not own:
-        changes.append((spec.name, _OTHER, list))  # the same events
-    if batch != 1:
-        changes.append((f"batch × {batch:.3g}", _BATCH, lambda events: _with_batch(events, batch)))
-    if amp:
-        changes.append(("autocast", _amp_text(basis), lambda events: _with_amp(events, basis)))
-    if fused:
-        changes.append(("fused optimizer", _fused_text(basis), lambda events: _with_fused(events, basis)))
-    if pinned:
-        changes.append(("pinned copies", _PINNED, _with_pinned))
-    if compiled:
-        changes.append(("compiled", _COMPILED, _with_graphs))
-    if ranks > 1:
-        changes.append((f"{ranks} GPUs", _DDP, lambda events: _with_ranks(events, basis, ranks)))
+    other = there.machine.host
+    possible: list[tuple[bool, str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = [
+        (spec is not own, spec.name, _OTHER, list),  # the same events
+        (batch != 1, f"batch × {batch:.3g}", _BATCH, lambda events: _with_batch(events, batch)),
+        (amp, "autocast", _amp_text(basis), lambda events: _with_amp(events, basis)),
+        (fused, "fused optimizer", _fused_text(basis), lambda events: _with_fused(events, basis)),
+        (foreach, "foreach optimizer", _foreach_text(basis), _with_foreach),
+        (pinned, "pinned copies", _PINNED, _with_pinned),
+        (host is not None, f"host {other.name}", str(other), list),
+        (compiled == LAUNCHES, "compiled, launches", _BARE, _with_bare_launches),
+        (compiled is True, "compiled", _COMPILED, _with_graphs),
+        (ranks > 1, f"{ranks} GPUs", _DDP, lambda events: _with_ranks(events, basis, ranks)),
+    ]
+    changes = [(name, text, change) for wanted, name, text, change in possible if wanted]
     events: Sequence[Event] = basis.events
     for _, _, change in changes:
         events = change(events)
@@ -177,6 +181,10 @@ _PINNED = "copies to the GPU come from pinned memory with non_blocking=True, so 
 _COMPILED = (
     "the host launches each part of a step between two waits at once, as CUDA graphs do; the kernels are the same, and "
     "fusing them would save more"
+)
+_BARE = (
+    "each kernel is launched without an operator of PyTorch around it, views and autograd's nodes take nothing; the "
+    "kernels are the same, and fusing them would save more"
 )
 _DDP = (
     "DistributedDataParallel: every GPU has the whole batch of the run, gradients are summed in buckets of 25 MiB "
@@ -283,6 +291,37 @@ def _is_of_step(event: Event) -> TypeGuard[Kernel]:
     return isinstance(event, Kernel) and event.phase == OPTIMIZER
 
 
+def _foreach_text(basis: Basis) -> str:
+    if any(_is_of_step(event) and event.name.startswith(("_foreach_", "_fused_")) for event in basis.events):
+        return "the optimizer goes through all tensors at once already: nothing changes"
+    return "each operator of the optimizer's step is one for all parameters: as many kernels as one parameter needs"
+
+
+def _with_foreach(events: Sequence[Event]) -> list[Event]:
+    """Let operators of one name in an optimizer's step be one, which goes through all their tensors."""
+    changed: list[Event] = []
+    for of_step, group in groupby(events, _is_of_step):
+        run = list(group)
+        if not of_step or any(event.name.startswith(("_foreach_", "_fused_")) for event in run if _is_of_step(event)):
+            changed += run
+            continue
+        by_name: dict[str, list[Kernel]] = {}
+        for event in filter(_is_of_step, run):
+            by_name.setdefault(event.name, []).append(event)
+        changed += [_joined(name, same) for name, same in by_name.items()]
+    return changed
+
+
+def _joined(name: str, same: list[Kernel]) -> Kernel:
+    """Return one operator for the tensors of several."""
+    costs = [event.cost for event in same]
+    cost = replace(
+        costs[0], flops=sum(cost.flops for cost in costs), nbytes=sum(cost.nbytes for cost in costs),
+        tensors=len(costs), host="light",
+    )  # fmt: skip
+    return replace(same[-1], name=f"_foreach_{name}", cost=cost, calls=())
+
+
 # ---- copies -----------------------------------------------------------------------------------------------------
 def _with_pinned(events: Sequence[Event]) -> list[Event]:
     """Let copies to the GPU come from pinned memory, and nobody wait for them."""
@@ -312,6 +351,15 @@ def _with_graphs(events: Sequence[Event]) -> list[Event]:
         else:
             changed += run
     return changed
+
+
+def _with_bare_launches(events: Sequence[Event]) -> list[Event]:
+    """Let each kernel be launched without an operator around it."""
+    return [_bare(event) if isinstance(event, Kernel) else event for event in events]
+
+
+def _bare(event: Kernel) -> Kernel:
+    return replace(event, cost=replace(event.cost, host="launch", tensors=0), calls=())
 
 
 def _launched_with(event: Event) -> tuple[bool, tuple[int, int], str]:

@@ -29,7 +29,7 @@ _A100 = SimpleNamespace(
     shared_memory_per_block=48 << 10, shared_memory_per_block_optin=163 << 10,
     shared_memory_per_multiprocessor=164 << 10, L2_cache_size=40 << 20, gcnArchName="", is_integrated=0,
 )  # fmt: skip
-_FOR_CPP = torch.device("meta", 0)
+_PLACES = "cpu", "cuda", "meta", "sim"  # all of them mean the GPU
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 
 
@@ -70,7 +70,8 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any], autocast: torch.dt
     from torch._inductor import compile_fx
 
     found: list[Lowered] = []
-    with _as_cuda(found), torch.random.fork_rng(devices=()):
+    with _as_cuda(found), torch.random.fork_rng(devices=()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is said of the GPU that is not here
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         values = [_fake(mode, one) for one in inputs]
         twin = _on_cuda(graph, mode)
@@ -200,8 +201,8 @@ def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 def _led(value: Any) -> Any:
     if isinstance(value, torch.device):
-        return _GPU if value.type in ("sim", "cuda", "cpu") or value == _FOR_CPP else value
-    is_name = isinstance(value, str) and value.partition(":")[0] in ("sim", "cuda", "cpu")
+        return _GPU if value.type in _PLACES else value
+    is_name = isinstance(value, str) and value.partition(":")[0] in _PLACES
     return value.replace(value.partition(":")[0], "cuda") if is_name else value
 
 

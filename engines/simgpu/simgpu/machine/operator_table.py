@@ -181,6 +181,13 @@ ROWS: dict[str, Row] = _table(
     _row("_pack_padded_sequence _pack_padded_sequence_backward", takes_lengths=True),
     # attention
     _row("scaled_dot_product_attention", flops=formulas.attention()),
+    # as a compiled program calls them on CUDA
+    _row("_scaled_dot_product_flash_attention", flops=formulas.attention(), price=prices.attention(4)),
+    _row("_scaled_dot_product_efficient_attention", flops=formulas.attention(), price=prices.attention(6)),
+    _row(
+        "_scaled_dot_product_flash_attention_backward _scaled_dot_product_efficient_attention_backward",
+        flops=formulas.attention("_backward"), price=prices.attention(11),
+    ),
     _row("_scaled_dot_product_attention_math_for_mps", flops=formulas.attention()),
     _row("_scaled_dot_product_flash_attention_for_cpu", flops=formulas.attention(), price=prices.attention(4)),
     _row(

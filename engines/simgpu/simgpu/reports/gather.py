@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 
+from simgpu.clock import host_time
 from simgpu.clock.events import Event, Message, Step
 from simgpu.clock.journal import Record
 from simgpu.clock.lines import Error, Line, Part, Row, rows
@@ -11,6 +12,7 @@ from simgpu.clock.player import play
 from simgpu.device.timelines import Gap, Timeline
 from simgpu.forecasts.parts import seconds_by_part
 from simgpu.forecasts.whatif import Basis
+from simgpu.machine.hosts import Host
 from simgpu.reports.forms import Report
 from simgpu.reports.holdings import OWNERS, Held
 from simgpu.reports.report import Kernel
@@ -50,9 +52,19 @@ def gather(session: Recording) -> Report:
         data_ms=session.data_ms, shapes=session.shapes,
         waits=waits, wait_count=_wait_count(waits + _waits(gaps, timeline, steps)),
         copies=_copies(timeline, steps), launches=_launches(timeline, steps), kernels=_kernels(timeline, steps),
+        host=_host(events, machine.host, first, last),
         errors=_errors(session), evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
         basis=basis,
     )  # fmt: skip
+
+
+def _host(events: list[Event], host: Host, first: int, last: int) -> dict[str, float]:
+    """Return what the host takes for a step by part; nothing where it takes the same for each launch."""
+    if host.only_launches:
+        return {}
+    ends = [-1, *(index for index, event in enumerate(events) if isinstance(event, Step))]
+    found = host_time.seconds_by_part(events[ends[first] + 1 : ends[last] + 1], host)
+    return {part: seconds / (last - first) for part, seconds in found.items()}
 
 
 def _window(events: list[Event]) -> tuple[list[Event], int, int]:

@@ -32,11 +32,11 @@ class Limit:
 
 def limit(text: str) -> Limit:
     """Return the limit that a text such as "idle>30%", "peak>12 GiB" or "step>40ms" names. Raises ValueError."""
-    found = _FORM.fullmatch(text)
-    if found is None or found[1] not in _MEASURES:
+    match = _FORM.fullmatch(text)
+    if match is None or match[1] not in _MEASURES:
         names = ", ".join(_MEASURES)
         raise ValueError(f"a limit is a name ({names}), > or <, and a bound, such as 'idle>30%', not {text!r}")
-    return Limit(found[1], found[2] == ">", _MEASURES[found[1]][1](found[3]))
+    return Limit(match[1], match[2] == ">", _MEASURES[match[1]][1](match[3]))
 
 
 def _share(text: str) -> float:
@@ -51,10 +51,10 @@ def _number(text: str) -> float:
 
 
 def _seconds(text: str) -> float:
-    found = re.fullmatch(r"([\d.eE+-]+)\s*(s|ms|us|µs)", text)
-    if found is None:
+    match = re.fullmatch(r"([\d.eE+-]+)\s*(s|ms|us|µs)", text)
+    if match is None:
         raise ValueError(f"the bound of a time must have a unit, such as '40ms', not {text!r}")
-    return _number(found[1]) * _SECONDS[found[2]]
+    return _number(match[1]) * _SECONDS[match[2]]
 
 
 def _bytes(text: str) -> float:

@@ -11,14 +11,16 @@ from simgpu.reports.report import Values
 from simgpu.reports.words import (
     KERNEL_HEAD,
     KERNEL_NUMBERS,
-    NOT_SIMULATED,
     STEP_SENTENCES,
     answer,
     assumptions,
     clock_sentence,
     count_text,
+    host_cells,
+    host_sentence,
     kernel_cells,
     money,
+    not_simulated,
     nothing_sentence,
     option_cells,
     option_head,
@@ -43,12 +45,13 @@ def fragment(report: Values) -> str:
         ("Errors", _errors(report)),
         ("Memory at the peak", _memory(report)),
         ("Time of a step", _time(report)),
+        ("What the host does", _host(report)),
         ("Where the GPU waits", _rows(report.waits, "Idle time of the GPU in a step, by the program's own line")),
         ("Copies", _rows(report.copies, "Copies over the bus in a step, by line")),
         ("Launches", _rows(report.launches, "What the host launches in a step, by line")),
         ("Kernels", _kernels(report)),
         ("What if", _options(report)),
-        ("What is not in these times", _list("ul", NOT_SIMULATED)),
+        ("What is not in these times", _list("ul", not_simulated(report))),
     ]
     parts = [f"<section><h2>{title}</h2>{content}</section>" for title, content in sections if content]
     return _template("fragment").substitute(
@@ -66,12 +69,14 @@ def _title(report: Values) -> str:
 
 # ---- sections ---------------------------------------------------------------------------------------------------
 def _suspects(report: Values) -> str:
-    items = [f"{_line(one)}<br>{_code(one.text)}" for one in report.suspects[:5]]
+    items = [f"{_line(suspect)}<br>{_code(suspect.text)}" for suspect in report.suspects[:5]]
     return _items("ol", "suspects", items) or f"<p>{html.escape(nothing_sentence(report))}</p>"
 
 
 def _errors(report: Values) -> str:
-    items = [f"<strong>{html.escape(one.kind)}</strong>: {_line(one)}<br>{_code(one.text)}" for one in report.errors]
+    items = [
+        f"<strong>{html.escape(error.kind)}</strong>: {_line(error)}<br>{_code(error.text)}" for error in report.errors
+    ]
     return _items("ul", "errors", items)
 
 
@@ -95,6 +100,14 @@ def _time(report: Values) -> str:
     table = _table("Parts of a step", ("part", "time", "share", ""), rows, numbers=(1, 2), raw=(3,)) if rows else ""
     notes = [str(report.evidence), clock_sentence(report)]
     return _paragraphs(said) + table + _paragraphs(notes, "quiet")
+
+
+def _host(report: Values) -> str:
+    rows = host_cells(report)
+    if not rows:
+        return ""
+    table = _table("What a step takes the host", ("part", "time", "of a step"), rows, numbers=(1, 2))
+    return table + _paragraphs([f"{host_sentence(report)}."])
 
 
 def _rows(rows: Sequence[Row], caption: str) -> str:
@@ -133,7 +146,7 @@ def _line(line: Line) -> str:
 def _code(text: str) -> str:
     """Return a sentence in which what stands between backticks is code."""
     parts = html.escape(text).split("`")
-    return "".join(f"<code>{part}</code>" if place % 2 else part for place, part in enumerate(parts))
+    return "".join(f"<code>{part}</code>" if index % 2 else part for index, part in enumerate(parts))
 
 
 def _meter(share: float, name: str) -> str:
@@ -158,21 +171,21 @@ def _table(
     caption: str, head: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Sequence[int], raw: Sequence[int] = ()
 ) -> str:
     """Return a table; cells in the columns `raw` are HTML, those in `numbers` end at the right."""
-    heads = "".join(_head(place, name, numbers) for place, name in enumerate(head))
-    cells = [[_cell(place, cell, numbers, raw) for place, cell in enumerate(row)] for row in rows]
+    heads = "".join(_head(column, name, numbers) for column, name in enumerate(head))
+    cells = [[_cell(column, cell, numbers, raw) for column, cell in enumerate(row)] for row in rows]
     body = "".join(f"<tr>{''.join(line)}</tr>" for line in cells)
     name = html.escape(caption)
     table = f"<table><caption>{name}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">{table}</div>'
 
 
-def _head(place: int, name: str, numbers: Sequence[int]) -> str:
-    kind = ' class="number"' if place in numbers else ""
+def _head(column: int, name: str, numbers: Sequence[int]) -> str:
+    kind = ' class="number"' if column in numbers else ""
     return f'<th scope="col"{kind}>{html.escape(name)}</th>' if name else "<td></td>"
 
 
-def _cell(place: int, cell: str, numbers: Sequence[int], raw: Sequence[int]) -> str:
-    content = cell if place in raw else html.escape(cell)
-    if place == 0 and place not in numbers:
+def _cell(column: int, cell: str, numbers: Sequence[int], raw: Sequence[int]) -> str:
+    content = cell if column in raw else html.escape(cell)
+    if column == 0 and column not in numbers:
         return f'<th scope="row">{content}</th>'
-    return f'<td class="number">{content}</td>' if place in numbers else f"<td>{content}</td>"
+    return f'<td class="number">{content}</td>' if column in numbers else f"<td>{content}</td>"

@@ -59,6 +59,7 @@ class Values:
     - `wait_count`: how often the host does so in a step, also at a line whose idle time counts as that of another;
     - `copies`, `launches`: copies over the bus and launches of kernels by line;
     - `kernels`: the operators whose kernels take most time;
+    - `host`: what the host takes for a step, in seconds by part of `hosts.PARTS`; empty where it launches and no more;
     - `errors`: what would have gone wrong on a GPU; `evidence`: how far such times were from published ones;
     - `simulated`, `real`: how long the whole run took on the GPU's clock and here.
     """
@@ -84,6 +85,7 @@ class Values:
     copies: list[Row]
     launches: list[Row]
     kernels: list[Kernel]
+    host: dict[str, float]
     errors: list[Error]
     evidence: Evidence
     simulated: float
@@ -119,24 +121,27 @@ class Values:
         Memory that would fill it after a million steps or more stands last, and lines that cost less than 1 % of a step
         are left out: `waits` has them all.
         """
-        grown = [Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one)) for one in self.growth]
+        grown = [Suspect(*line.parts, 0.0, line.bytes_per_step, _grows(line)) for line in self.growth]
         worth = [row for row in self.waits if row.seconds >= _WORTH * self.step_time]
         waits = [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in worth]
-        left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)
+        left_steps = (self.capacity - self.peak) / (sum(suspect.bytes for suspect in grown) or 1)
         return grown + waits if left_steps < _MANY_STEPS else waits + grown
 
     def what_if(
         self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
-        fused: bool = False, pinned: bool = False, compiled: bool = False, price: float | None = None,
-        steps: int | None = None,
+        fused: bool = False, foreach: bool = False, pinned: bool = False, compiled: bool | str = False,
+        host: str | Host | None = None, price: float | None = None, steps: int | None = None,
     ) -> Option:  # fmt: skip
         """Return what the same program would take with another GPU, several, or another setting; all may be combined.
 
         - `gpu`: a row of `simgpu.gpus`; `gpus`: so many ranks of DistributedDataParallel, each with the whole batch;
         - `batch`: the batch of the run is 1.0, so that 2.0 doubles it; "max" is the largest that fits;
-        - `amp`: products in 16 bits, as under autocast; `fused`: the optimizer's step in one kernel;
+        - `amp`: products in 16 bits, as under autocast; `fused`: the optimizer's step in one kernel, `foreach`: in one
+          operator for all tensors instead of one for each;
         - `pinned`: copies from pinned memory beside the computation; `compiled`: one launch for each part of a step
-          between two waits, as with CUDA graphs, which `torch.compile(mode="reduce-overhead")` uses;
+          between two waits, as with CUDA graphs, which `torch.compile(mode="reduce-overhead")` uses; "launches": each
+          kernel launched without an operator around it, as `torch.compile` does in its default mode;
+        - `host`: a row of `simgpu.hosts`, or a `simgpu.Host`;
         - `price` an hour and GPU and `steps` of the recorded batch give `hours` and `cost`.
 
         `assumptions` of what is returned says what each of these takes for granted. Raises ValueError for a GPU that is
@@ -144,8 +149,8 @@ class Values:
         """
         price, steps = self.price if price is None else price, self.run_steps if steps is None else steps
         return what_if(
-            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, pinned=pinned, compiled=compiled,
-            price=price, steps=steps,
+            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, foreach=foreach, pinned=pinned,
+            compiled=compiled, host=host, price=price, steps=steps,
         )  # fmt: skip
 
     def on(self, gpu: str | gpus.GPU, *, host: str | Host | None = None) -> TimeForecast:
@@ -165,11 +170,11 @@ class Values:
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
         left_out = ("basis", "gpu", "evidence")
-        found = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
+        values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("fits", "idle", "slowdown", "peak_line", "suspects", "options")
-        found |= {name: _plain(getattr(self, name)) for name in more}
+        values |= {name: _plain(getattr(self, name)) for name in more}
         label = {"regime": self.evidence.regime, "error": self.evidence.error, "label": str(self.evidence)}
-        return {"gpu": self.gpu.name, "evidence": label, **found}
+        return {"gpu": self.gpu.name, "evidence": label, **values}
 
     def json(self) -> str:
         """Return `to_dict()` as JSON."""
@@ -178,7 +183,7 @@ class Values:
 
 def _plain(value: Any) -> Any:
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(item) for item in value]
     return {**asdict(value), **_extra(value)} if hasattr(value, "__dataclass_fields__") else value
 
 
@@ -186,13 +191,13 @@ def _extra(value: Any) -> dict[str, Any]:
     return {"where": value.where} if isinstance(value, Line) else {}
 
 
-def _grows(one: Growth) -> str:
+def _grows(growth: Growth) -> str:
     value = "The value that this line makes keeps it"
-    if one.held_by:
-        value = f"{one.held_by} keeps what {one.made_at.where} makes"
+    if growth.held_by:
+        value = f"{growth.held_by} keeps what {growth.made_at.where} makes"
     return (
-        f"Each step leaves {bytes_text(one.bytes_per_step)} more memory alive. {value}. Keep a number (`.item()`) or a "
-        "`.detach()`ed tensor instead: a tensor with a graph keeps all activations of its step."
+        f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. Keep a number (`.item()`) "
+        "or a `.detach()`ed tensor instead: a tensor with a graph keeps all activations of its step."
     )
 
 

@@ -7,14 +7,16 @@ from simgpu.reports.report import Kernel, Values
 from simgpu.reports.words import (
     KERNEL_HEAD,
     KERNEL_NUMBERS,
-    NOT_SIMULATED,
     STEP_SENTENCES,
     answer,
     assumptions,
     clock_sentence,
     count_text,
+    host_cells,
+    host_sentence,
     kernel_cells,
     money,
+    not_simulated,
     nothing_sentence,
     option_cells,
     option_head,
@@ -31,12 +33,13 @@ def text(report: Values) -> str:
         ("Errors", [f"{error.where}: {error.kind}: {error.text}" for error in report.errors]),
         ("Memory at the peak", _memory(report)),
         ("Time of a step", _time(report)),
+        ("What the host does, in a step", _host(report)),
         ("Where the GPU waits, in a step", _rows(report.waits)),
         ("Copies, in a step", _rows(report.copies)),
         ("Launches, in a step", _rows(report.launches)),
         ("Kernels, in a step", _kernels(report.kernels)),
         ("What if", _options(report)),
-        ("What is not in these times", list(NOT_SIMULATED)),
+        ("What is not in these times", list(not_simulated(report))),
     ]
     return "\n\n".join("\n".join([title, *lines] if title else lines) for title, lines in sections if lines)
 
@@ -60,6 +63,11 @@ def _time(report: Values) -> list[str]:
     said = [sentence(report) for sentence in STEP_SENTENCES]
     table = [tables.text(rows, right=(1, 2))] if rows else []
     return [*filter(None, said), *table, str(report.evidence), clock_sentence(report)]
+
+
+def _host(report: Values) -> list[str]:
+    rows = host_cells(report)
+    return [tables.text(rows, right=(1, 2)), host_sentence(report)] if rows else []
 
 
 def _rows(rows: list[Row]) -> list[str]:

@@ -1,18 +1,30 @@
 """Which sentences and cells do all forms of a report share?"""
 
 from collections.abc import Sequence
+from typing import Any
 
-from simgpu.forecasts.whatif import Option
+from simgpu.forecasts.whatif import LAUNCHES, Option
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
 
-NOT_SIMULATED = (
+_ONLY_LAUNCHES = (
     "The host's own Python work between two operations takes no time here; only launches, waits, copies and the "
-    "loading of batches by a DataLoader do. On a real machine a step of many small operations is slower.",
+    "loading of batches by a DataLoader do. On a real machine a step of many small operations is slower."
+)
+_BY_CLASS = (
+    "Of the host, operators take what a table of their classes says, within a factor of 2 where the host is assumed. "
+    "The program's own Python between two operators takes no time here."
+)
+_NOT_SIMULATED = (
     "The memory of the CUDA context and of libraries (about half a GB), workspaces of kernels, and fragmentation are "
     "not counted.",
     "Times come from data sheets and a few constants, not from a measurement on this GPU.",
 )
+
+
+def not_simulated(report: Values) -> tuple[str, ...]:
+    """Return what is left out of the times of a report, in sentences."""
+    return (_ONLY_LAUNCHES if report.basis.machine.host.only_launches else _BY_CLASS, *_NOT_SIMULATED)
 
 
 def answer(report: Values) -> list[str]:
@@ -92,6 +104,32 @@ def clock_sentence(report: Values) -> str:
     """Say how long the run took, and what a simulated second costs."""
     times = f"{seconds_text(report.simulated)} on the GPU's clock and {seconds_text(report.real)} here"
     return f"The whole run took {times}: each second of the GPU takes {report.slowdown:,.0f} s on this machine."
+
+
+def host_cells(report: Values) -> list[list[str]]:
+    """Return what the host takes for a step, by part, as the cells of rows."""
+    return [[part, seconds_text(s), f"{s / report.step_time:.0%}"] for part, s in report.host.items()]
+
+
+_RELIEFS: dict[str, dict[str, Any]] = {  # what takes work from the host
+    "CUDA graphs": {"compiled": True},
+    "kernels launched without operators around them, as compiled ones are,": {"compiled": LAUNCHES},
+    "a fused optimizer": {"fused": True},
+    "a foreach optimizer": {"foreach": True},
+}
+
+
+def host_sentence(report: Values) -> str:
+    """Say how busy host and GPU are in a step, on which host, and what would help most."""
+    busy = min(sum(report.host.values()) / report.step_time, 1.0)
+    said = f"The host is busy for {busy:.0%} of a step, the GPU for {report.busy:.0%}. {report.basis.machine.host}"
+    times = {name: report.what_if(**setting).step_time for name, setting in _RELIEFS.items()}
+    best = min(times, key=times.__getitem__)
+    if times[best] > 0.95 * report.step_time:
+        return f"{said}. Nothing that takes work from the host makes a step 5 % shorter"
+    double = report.what_if(batch=2).step_time / 2
+    more = f"; twice the batch takes {seconds_text(double)} for as many samples" if double < report.step_time else ""
+    return f"{said}. With {best} a step would take {seconds_text(times[best])}{more}"
 
 
 def count_text(count: float) -> str:
