@@ -76,6 +76,7 @@ def test_the_setup_cell_leaves_dependencies_alone():
     assert asked[-1] == (f"git+{address.REPOSITORY}" if address.REPOSITORY else PROJECT["name"])
 
 
+@pytest.mark.needs("hatchling")
 def test_installing_the_course_changes_nothing_that_colab_has(colab, tmp_path):
     python, site = colab
     before = snapshot(site)
