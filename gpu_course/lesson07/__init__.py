@@ -17,11 +17,12 @@ from gpu_course.lesson07.allocator import at_most, on_gpu
 from gpu_course.lesson07.blocks import run_blocks
 from gpu_course.lesson07.levers import Levers, label_of, time_ms
 from gpu_course.lesson07.low_rank import LowRank
+from gpu_course.lesson07.serving import kv_cache_bytes
 from gpu_course.lesson07.steps import accumulate, quarter_step
 
 __all__ = [
-    "Levers", "LowRank", "accumulate", "at_most", "evaluate_batches", "four_parts", "label_of", "largest_batch",
-    "on_gpu", "quarter_step", "run_blocks", "time_ms",
+    "Levers", "LowRank", "accumulate", "at_most", "evaluate_batches", "four_parts", "kv_cache_bytes", "label_of",
+    "largest_batch", "on_gpu", "quarter_step", "run_blocks", "time_ms",
 ]  # fmt: skip
 
 exercise = lesson("07")
