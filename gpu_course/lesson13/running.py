@@ -18,9 +18,10 @@ def run(program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms:
     """Run a program that says `cuda` on a simulated GPU, in a process of its own, and return the report.
 
     `gpu` is a row of `simgpu.gpus`, such as "H100 SXM". With `shapes` no values are computed, so that a large model is
-    quick; `data_ms` is what a batch of a DataLoader takes, in milliseconds (None: what it takes here). What the program
-    prints is printed; where it fails, so is its error, and the report is that of the time before. Raises
-    `simgpu.Unavailable` where this machine can have no simulated GPU.
+    quick; `data_ms` is what a batch of a DataLoader takes, in milliseconds (None: what it takes here); after so many
+    `steps` the program is ended. What the program prints is printed, and so are its messages of errors. Where it fails,
+    the report is that of the time before, and says so first. Raises `simgpu.Unavailable` where this machine can have no
+    simulated GPU.
     """
     return simgpu.run_in_child(_run, str(program), arguments, gpu, shapes, data_ms, limit_s=_HANG_S)
 

@@ -360,6 +360,8 @@ def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
             state.world.clock.races.operation(index, [], [target])
         elif state.world.clock.races is not None:
             state.world.clock.races.from_pinned(source, target)
+        if state.world.sent is not None:
+            state.world.sent(source)
     return target
 
 

@@ -30,6 +30,7 @@ class World:
         self.clock = Clock(count, machine, self.journal, self.lock)
         self.errors = "immediate"
         self.only_shapes = False  # whether values are left uncomputed (`shapes_only`)
+        self.sent: Callable[[torch.Tensor], None] | None = None  # is told of each host tensor that is copied to a GPU
         self._here = _Here()
         self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
         self.devices: list[torch.device] = []  # what Python sees, once the type is registered

@@ -69,6 +69,8 @@ def _run(program: Callable[[], None], wished: command_line.Wishes) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     except SystemExit as end:
+        if end.code:
+            session.failed(end)
         status = wished.finish(session)
         sys.exit(end.code or status)
     sys.exit(wished.finish(session))

@@ -140,6 +140,8 @@ def cuda(
     record: bool = False,
     data_ms: float | None = None,
     shapes: bool = False,
+    steps: int | None = None,
+    progress: bool = False,
 ) -> Face:
     """Let programs that say `cuda` run on simulated GPUs, from now on or, as a context, until its end.
 
@@ -151,7 +153,8 @@ def cuda(
     memory that nothing orders raise `RaceError` ("error"), or warn and are rows of the report ("warn"), with both lines
     (`device.races` says which). With `record` everything is recorded that `report()` of what is returned tells: what
     the program's lines cost, and what would be otherwise on other GPUs. A batch of a DataLoader then takes the host as
-    long as it takes here, or `data_ms`; with `shapes` no values are computed, only shapes.
+    long as it takes here, or `data_ms`; with `shapes` no values are computed, only shapes;
+    after so many `steps` the program is ended (SystemExit); with `progress` a line is printed every few seconds.
 
     Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.
     Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
@@ -161,7 +164,7 @@ def cuda(
         errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
     face = Face(gpu, gpus, memory, allocator, errors, hosts.get(host), races)
     if record:
-        face.session = current.start(data_ms=data_ms, shapes=shapes)
+        face.session = current.start(stop_after=steps, data_ms=data_ms, shapes=shapes, progress=progress)
     return face
 
 

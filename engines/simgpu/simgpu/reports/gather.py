@@ -14,7 +14,9 @@ from simgpu.forecasts.parts import seconds_by_part
 from simgpu.forecasts.whatif import Basis
 from simgpu.machine.hosts import Host
 from simgpu.reports.forms import Report
+from simgpu.reports.habits import small_batches
 from simgpu.reports.holdings import OWNERS, Held
+from simgpu.reports.remarks import Suspect
 from simgpu.reports.report import Kernel
 from simgpu.reports.session import Recording
 
@@ -53,7 +55,9 @@ def gather(session: Recording) -> Report:
         waits=waits, wait_count=_wait_count(waits + _waits(gaps, timeline, steps)),
         copies=_copies(timeline, steps), launches=_launches(timeline, steps), kernels=_kernels(timeline, steps),
         host=_host(events, machine.host, first, last),
-        errors=_errors(session), evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
+        habits=_habits(session, _launching(charged, timeline), owners, capacity),
+        errors=_errors(session), failure=session.failure,
+        evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
         basis=basis,
     )  # fmt: skip
 
@@ -94,6 +98,12 @@ def _step_kind(session: Recording) -> str:
 def _memory_lines(held: list[Held]) -> list[Row]:
     """Return what each line had allocated of the peak."""
     return rows(Part(storage.line, 0.0, storage.nbytes, storage.owner) for storage in held)
+
+
+def _habits(session: Recording, launching: float, owners: dict[str, int], capacity: int) -> list[Suspect]:
+    """Return the habits of the program, of small batches where four times as large ones would fit."""
+    room = 4 * sum(owners.values()) < capacity
+    return list(small_batches(session.habits.found(), launching=launching, room=room))
 
 
 # ---- time -------------------------------------------------------------------------------------------------------

@@ -25,12 +25,14 @@ class Growth(Line):
     """Memory that each step adds.
 
     The line is the one that keeps a value, such as `losses.append(loss)`, where that was found, else the one that
-    makes it: `made_at`. `held_by` is what refers to the value, such as "losses (a list of 12)", "" where nothing does.
+    makes it: `made_at`. `held_by` is what refers to the value, such as "losses (a list of 12)", "" where nothing does;
+    `graph`, whether the value has the graph that a backward pass would go through.
     """
 
     bytes_per_step: int = 0
     held_by: str = ""
     made_at: Line = field(default_factory=Line)
+    graph: bool = False
 
 
 class GrowthWatch:
@@ -74,9 +76,9 @@ def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None) -> Grow
     made = Line.of(line)
     holder = None if tensor is None else _holder(tensor)
     if holder is None:
-        return Growth(*made.parts, bytes_per_step, "", made)
+        return Growth(*made.parts, bytes_per_step, "", made, tensor is not None)
     keeping_line = _line_that_keeps(holder) or made
-    return Growth(*keeping_line.parts, bytes_per_step, holder.text, made)
+    return Growth(*keeping_line.parts, bytes_per_step, holder.text, made, graph=True)
 
 
 def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
@@ -85,7 +87,8 @@ def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
     for thing in gc.get_objects():
         if issubclass(type(thing), torch.Tensor) and not thing.is_leaf:
             held = holdings.held(thing)
-            if held is not None and held.step < holdings.step and held.owner in MADE:
+            # what was there before the recording has no line
+            if held is not None and held.line and held.step < holdings.step and held.owner in MADE:
                 kept.append((thing, held))
     return sorted(_roots(kept), key=lambda pair: pair[1].born)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from simgpu.ground import arguments
 from simgpu.ground.units import bytes_text, seconds_text
+from simgpu.reports.remarks import REMARKS
 from simgpu.reports.report import Values
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
@@ -22,6 +23,9 @@ class Limit:
 
     def broken(self, report: Values) -> str:
         """Return a sentence that says how far a report is beyond the limit, "" where it is within."""
+        if self.name in REMARKS:
+            named = [one for one in report.suspects if one.code == self.name]
+            return f"{self.name}: {named[0]}" if named else ""
         measure, _, shown = _MEASURES[self.name]
         value = measure(report)
         if not (value > self.bound if self.above else value < self.bound):
@@ -31,11 +35,19 @@ class Limit:
 
 
 def limit(text: str) -> Limit:
-    """Return the limit that a text such as "idle>30%", "peak>12 GiB" or "step>40ms" names. Raises ValueError."""
+    """Return the limit that a text names, such as "idle>30%", "peak>12 GiB", or the code of a remark.
+
+    Raises ValueError for another one.
+    """
+    if text.strip() in REMARKS:
+        return Limit(text.strip(), True, 0)
     match = _FORM.fullmatch(text)
     if match is None or match[1] not in _MEASURES:
         names = ", ".join(_MEASURES)
-        raise ValueError(f"a limit is a name ({names}), > or <, and a bound, such as 'idle>30%', not {text!r}")
+        raise ValueError(
+            f"a limit is a name ({names}), > or <, and a bound, such as 'idle>30%', or the code of a remark "
+            f"({', '.join(REMARKS)}), not {text!r}"
+        )
     return Limit(match[1], match[2] == ">", _MEASURES[match[1]][1](match[3]))
 
 
@@ -77,4 +89,5 @@ _MEASURES: dict[str, tuple[Callable[[Values], float], Callable[[str], float], Ca
     "copies": (lambda report: sum(row.count for row in report.copies), _number, _plain),
     "launches": (lambda report: sum(row.count for row in report.launches), _number, _plain),
     "errors": (lambda report: len(report.errors), _number, _plain),
+    "remarks": (lambda report: len(report.suspects), _number, _plain),
 }

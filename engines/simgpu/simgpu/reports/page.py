@@ -38,7 +38,7 @@ def page(report: Values) -> str:
 def fragment(report: Values) -> str:
     """Return what stands on the page, as a notebook shows it."""
     title, *answers = answer(report)
-    kind = "good" if report.fits else "bad"
+    kind = "good" if report.fits and report.failure is None else "bad"
     said = [_paragraphs(answers[:1], f"answer {kind}"), _paragraphs(answers[1:], "answer")]
     sections = [
         ("Look at first", _suspects(report)),
@@ -69,8 +69,8 @@ def _title(report: Values) -> str:
 
 # ---- sections ---------------------------------------------------------------------------------------------------
 def _suspects(report: Values) -> str:
-    items = [f"{_line(suspect)}<br>{_code(suspect.text)}" for suspect in report.suspects[:5]]
-    return _items("ol", "suspects", items) or f"<p>{html.escape(nothing_sentence(report))}</p>"
+    items = [f"{_line(suspect)}<br>{_code(suspect.text)}" for suspect in report.suspects[:3]]
+    return _items("ol", "suspects", items) or _paragraphs([nothing_sentence(report)])
 
 
 def _errors(report: Values) -> str:

@@ -1,7 +1,7 @@
 """What is in a report? Values that were measured in a run, and what follows from them for other GPUs and settings."""
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,9 +13,12 @@ from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.machine import gpus
 from simgpu.machine.hosts import Host
 from simgpu.reports.growth import Growth
+from simgpu.reports.remarks import Suspect
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
 _WORTH = 0.01  # the share of a step from which on a line is worth a look
+_WORTH_S = {"data loading": 1e-3, "a copy to the GPU": 1e-4}  # by words of a cause: less than that is quick enough
+_WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
 
 
 @dataclass(frozen=True)
@@ -29,15 +32,6 @@ class Kernel:
     bound: str
     flops: float
     bytes: float
-
-
-@dataclass(frozen=True)
-class Suspect(Line):
-    """A line to look at first: what is wrong there in a sentence, and what it costs in a step."""
-
-    seconds: float = 0.0
-    bytes: float = 0.0
-    text: str = ""
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +54,9 @@ class Values:
     - `copies`, `launches`: copies over the bus and launches of kernels by line;
     - `kernels`: the operators whose kernels take most time;
     - `host`: what the host takes for a step, in seconds by part of `hosts.PARTS`; empty where it launches and no more;
-    - `errors`: what would have gone wrong on a GPU; `evidence`: how far such times were from published ones;
+    - `habits`: habits of the program that cost it results, time or memory, with codes that stay (`remarks`);
+    - `errors`: what would have gone wrong on a GPU; `failure`: the one that ended the program, or None;
+    - `evidence`: how far such times were from published ones;
     - `simulated`, `real`: how long the whole run took on the GPU's clock and here.
     """
 
@@ -86,7 +82,9 @@ class Values:
     launches: list[Row]
     kernels: list[Kernel]
     host: dict[str, float]
+    habits: list[Suspect]
     errors: list[Error]
+    failure: Error | None
     evidence: Evidence
     simulated: float
     real: float
@@ -116,16 +114,31 @@ class Values:
 
     @cached_property
     def suspects(self) -> list[Suspect]:
-        """What to look at first: memory that grows until the GPU is full, then lines that keep it waiting.
+        """What to look at first: what spoils results, then memory that grows until the GPU is full, then time.
 
-        Memory that would fill it after a million steps or more stands last, and lines that cost less than 1 % of a step
-        are left out: `waits` has them all.
+        Memory that would fill it after a million steps or more stands last, a few bytes of it nowhere. Lines that cost
+        less than 1 % of a step are left out: `waits` has them all.
         """
-        grown = [Suspect(*line.parts, 0.0, line.bytes_per_step, _grows(line)) for line in self.growth]
-        worth = [row for row in self.waits if row.seconds >= _WORTH * self.step_time]
-        waits = [Suspect(*row.parts, row.seconds, row.bytes, _waits(row, self.step_time)) for row in worth]
-        left_steps = (self.capacity - self.peak) / (sum(suspect.bytes for suspect in grown) or 1)
-        return grown + waits if left_steps < _MANY_STEPS else waits + grown
+        seconds = {row.parts: row.seconds for row in self.waits}
+        habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
+        named = {one.parts for one in habits}
+        waits = [_suspected(row, self.step_time) for row in self.waits if self._is_worth(row, named)]
+        grown = [
+            Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one), "memory-grows")
+            for one in self.growth
+            if one.graph or one.bytes_per_step >= _WORTH_BYTES
+        ]
+        results, times = ([one for one in habits if (one.about == "result") is wanted] for wanted in (True, False))
+        left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)
+        fills = left_steps < _MANY_STEPS
+        return [*results, *(grown if fills else []), *times, *waits, *([] if fills else grown)]
+
+    def _is_worth(self, row: Row, named: set[tuple[str, int, str]]) -> bool:
+        """Return whether a line that keeps the GPU waiting is worth a remark of its own."""
+        if row.parts in named or row.seconds < _WORTH * self.step_time:
+            return False
+        least_s = next((least for words, least in _WORTH_S.items() if words in row.cause), 0.0)
+        return row.seconds >= least_s
 
     def what_if(
         self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
@@ -188,17 +201,21 @@ def _plain(value: Any) -> Any:
 
 
 def _extra(value: Any) -> dict[str, Any]:
-    return {"where": value.where} if isinstance(value, Line) else {}
+    found = {"where": value.where} if isinstance(value, Line) else {}
+    return {**found, "about": value.about} if isinstance(value, Suspect) else found
 
 
 def _grows(growth: Growth) -> str:
     value = "The value that this line makes keeps it"
     if growth.held_by:
         value = f"{growth.held_by} keeps what {growth.made_at.where} makes"
-    return (
-        f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. Keep a number (`.item()`) "
-        "or a `.detach()`ed tensor instead: a tensor with a graph keeps all activations of its step."
-    )
+    said = f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
+    instead = "Keep a number (`.item()`) or a `.detach()`ed tensor instead"
+    if growth.graph and growth.bytes_per_step < _WORTH_BYTES:
+        return f"{said}The graph stays as well, without the activations, which `backward()` has freed. {instead}."
+    if growth.graph:
+        return f"{said}{instead}: a tensor with a graph keeps all activations of its step."
+    return f"{said}Drop what you no longer need."
 
 
 _ADVICE = {
@@ -209,9 +226,15 @@ _ADVICE = {
 }
 
 _KINDS = {"data loading": "data loading", "to the GPU": "copy", "the GPU waits for": "message"}  # by words of a cause
+_CODES = {
+    "wait": "host-waits", "message": "messages-keep-waiting", "data loading": "data-loading",
+    "copy": "copies-keep-waiting",
+}  # fmt: skip
 
 
-def _waits(row: Row, step_s: float) -> str:
+def _suspected(row: Row, step_s: float) -> Suspect:
+    """Return the remark on a line that keeps the GPU waiting."""
     kind = next((kind for words, kind in _KINDS.items() if words in row.cause), "wait")
     share = f" ({row.seconds / step_s:.0%})" if step_s else ""
-    return f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"
+    said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"
+    return Suspect(*row.parts, row.seconds, row.bytes, said, _CODES[kind])

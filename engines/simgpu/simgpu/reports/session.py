@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
@@ -22,10 +22,12 @@ from simgpu.ground import arguments, places
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.units import seconds_text
 from simgpu.reports.growth import GrowthWatch
+from simgpu.reports.habits import HabitWatch
 from simgpu.reports.holdings import Holdings
 
 STEPS = 10  # so many are recorded in detail
 EVENTS, MOST_EVENTS = 150_000, 1_000_000  # at most so many of several steps, and of one
+ENDED = "the program ended by itself"  # the kind of such an error
 _PROGRESS_S = 5.0
 
 
@@ -61,6 +63,7 @@ class Recording:
             raise ValueError(f"data_ms must be a number of milliseconds from 0, not {data_ms!r}")
         self.shapes = shapes
         self.log, self.run, self.errors = Log(), RunRecord(), []
+        self.failure: Error | None = None  # what ended the program
         self.world, self.on = state.world, True
         self._stop_after, self.data_ms, self._shows = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
@@ -76,8 +79,10 @@ class Recording:
             self._put.put(self.world, only_shapes=shapes)
             self._put.put(accounts.Gpu, require=self._asking(accounts.Gpu.require))
             self._put.put(self.world, fail=self._noting(self.world.fail))
+            self.habits = HabitWatch(self._put)
         self._handles = [
             register_module_forward_pre_hook(self._before_forward),
+            register_module_forward_hook(self.habits.after_forward, always_call=True),
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
@@ -121,6 +126,7 @@ class Recording:
 
     def _end_step(self) -> None:
         self.run.steps += 1
+        self.habits.end_step()
         self.growth.step(self.run.steps)
         self.holdings.step = self.run.steps
         if self.world.clock.log is self.log:
@@ -146,16 +152,19 @@ class Recording:
     # ---- what PyTorch tells -------------------------------------------------------------------------------------
     def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
         self.holdings.module(module)
+        self.habits.before_forward(module, inputs)
         if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
             self._pause()
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.log.stepping = self.holdings.stepping = True
         self.holdings.before_step(optimizer)
+        self.habits.before_step(optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.log.stepping = self.holdings.stepping = False
         self.holdings.after_step(optimizer)
+        self.habits.after_step(optimizer)
         if self._leader() is None:
             self._leader = weakref.ref(optimizer)
         if self._leader() is optimizer:
@@ -200,10 +209,12 @@ class Recording:
 
     # ---- errors -------------------------------------------------------------------------------------------------
     def failed(self, error: BaseException) -> None:
-        """The program ended with `error`."""
+        """The program ended with `error`, or by itself with a status that is not 0 (SystemExit)."""
         self.holdings.find_owners(self.world.devices)
         text = (str(error) or type(error).__name__).strip()
-        self.errors.append(Error(*Line.of(places.place_of(error)).parts, _kind(error, text), text.partition("\n")[0]))
+        line = Line.of(places.place_of(error))
+        self.failure = Error(*line.parts, _kind(error, text), text.partition("\n")[0])
+        self.errors.append(self.failure)
 
     def raced(self, line: str, text: str) -> None:
         """Nothing orders two uses of the same memory, the second of which is `line`."""
@@ -214,6 +225,8 @@ def _kind(error: BaseException, text: str) -> str:
     """Return what kind of error ended a program, in the words of a report."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
+    if isinstance(error, SystemExit):
+        return ENDED
     if "same device" in text:
         return "tensors on different devices"
     if "device-side assert" in text:

@@ -48,7 +48,7 @@ def _suspects(report: Values) -> list[str]:
     found = []
     for place, one in enumerate(report.suspects[:3], 1):
         found += [f"{place}. {Line(*one.parts)}", f"   {one.text}"]
-    return found or [nothing_sentence(report)]
+    return found or list(filter(None, [nothing_sentence(report)]))
 
 
 def _memory(report: Values) -> list[str]:

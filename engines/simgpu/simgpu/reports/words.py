@@ -31,16 +31,25 @@ def answer(report: Values) -> list[str]:
     """Return what a reader wants to know first: does it fit, how long is a step, what does the GPU do meanwhile."""
     of = f"{report.gpus} × simulated {report.gpu.name}" if report.gpus > 1 else f"simulated {report.gpu.name}"
     room = f"{bytes_text(report.peak)} of {bytes_text(report.capacity)}"
+    title = f"Report for {of}"
     fits = f"It fits: {room} at the peak."
     if not report.fits:
         fits = f"It does not fit: {room} were in use at most, and more was asked for."
     step = f"A step takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it"
     step += f", and waits {report.launching:.0%} of it for launches." if report.launching >= 0.05 else "."
-    return [f"Report for {of}", fits, step]
+    if report.failure is None:
+        return [title, fits, step]
+    failure = report.failure
+    ended = f"The program failed at {failure.where}: {failure.kind}: {failure.text}"
+    if not report.steps:
+        return [title, ended, "It had not finished a step, so nothing is known of its memory and its time."]
+    return [title, ended, f"Until then it had done {report.steps:,} steps, and {room} were in use at most. {step}"]
 
 
 def nothing_sentence(report: Values) -> str:
-    """Say that no line stands out, and where to look instead."""
+    """Say that no line stands out, and where to look instead; nothing of a program that failed."""
+    if report.failure is not None:
+        return ""
     where = (
         "It waits for launches: see the time of a step."
         if report.launching >= 0.05

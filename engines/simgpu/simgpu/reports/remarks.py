@@ -1,0 +1,132 @@
+"""What is worth a look in a program, why, and what is to be written instead? Each remark has a code that stays."""
+
+from dataclasses import dataclass
+
+from simgpu.clock.lines import Line
+
+__all__ = ["REMARKS", "Remark", "Suspect", "remark"]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """What is said of a habit: what it is about, "result", "time" or "memory", what it does, and what to write."""
+
+    about: str
+    text: str
+
+
+# By code. Those of waits and of growing memory get their text from the run (`report`).
+REMARKS: dict[str, Remark] = {
+    "gradients-never-cleared": Remark(
+        "result",
+        "Nothing clears the gradients, so each step also repeats all the steps before it. Write "
+        "`optimizer.zero_grad()` before this line.",
+    ),
+    "gradients-cleared-too-early": Remark(
+        "result",
+        "This clears the gradients between `backward()` and `step()`, so the step changes nothing. Clear them before "
+        "`backward()`.",
+    ),
+    "optimizer-of-other-parameters": Remark(
+        "result",
+        "No parameter of this optimizer has a gradient: the model that is trained is not the one that it was made for. "
+        "Make the optimizer from the parameters of the model that you train.",
+    ),
+    "training-in-evaluation-mode": Remark(
+        "result",
+        "The model is trained in evaluation mode: dropout is off, and batch norm learns nothing. Call `model.train()` "
+        "before.",
+    ),
+    "evaluation-in-training-mode": Remark(
+        "result",
+        "The model is evaluated in training mode: dropout is on, and batch norm learns from these data. Call "
+        "`model.eval()` before, and `model.train()` afterwards.",
+    ),
+    "softmax-before-cross-entropy": Remark(
+        "result",
+        "`cross_entropy` gets probabilities and applies softmax once more, so the model learns slowly. Give it the "
+        "logits, without softmax.",
+    ),
+    "seed-in-each-step": Remark(
+        "result",
+        "The same seed in each step draws the same random numbers again. Set it once, before the loop.",
+    ),
+    "backward-under-autocast": Remark(
+        "result",
+        "The backward pass runs under autocast, which PyTorch advises against. End the `with torch.autocast(…)` block "
+        "after the loss.",
+    ),
+    "forward-not-used": Remark(
+        "time",
+        "This forward pass records a graph, and no backward pass uses it. Use the result that you have, or write "
+        "`with torch.no_grad():` around it.",
+    ),
+    "evaluation-with-gradients": Remark(
+        "time",
+        "This evaluation records a graph that no backward pass uses, which takes time and memory. Write "
+        "`with torch.inference_mode():` around it.",
+    ),
+    "cache-emptied-in-each-step": Remark(
+        "time",
+        "Emptying the cache makes a GPU finish all its work, and the next step asks the driver for the memory again. "
+        "Leave it out: PyTorch empties its cache by itself before memory runs out.",
+    ),
+    "synchronised-in-each-step": Remark(
+        "time",
+        "The host waits here until the GPU has done everything. Leave it out; only a measurement of time needs it.",
+    ),
+    "garbage-collected-in-each-step": Remark(
+        "time",
+        "Looking for garbage takes the host long, and frees no tensor that a variable still holds. Leave it out, and "
+        "drop the variable.",
+    ),
+    "moved-in-each-step": Remark(
+        "time",
+        "This copies the same tensor to the GPU in each step. Move it once, before the loop.",
+    ),
+    "host-tensor-in-forward": Remark(
+        "time",
+        "The forward pass makes a tensor on the CPU and copies it to the GPU. Make it there (`device=x.device`), or "
+        "keep it as a buffer of the model.",
+    ),
+    "loader-built-anew": Remark(
+        "time",
+        "This builds the DataLoader anew again and again, and starts its workers each time. Build it once, before the "
+        "loop.",
+    ),
+    "double-precision": Remark(
+        "time",
+        "The model gets or holds float64 numbers, which most GPUs compute with many times more slowly. Convert them "
+        "with `.float()`.",
+    ),
+    "small-batch": Remark(
+        "time",
+        "The batch is so small that the GPU mostly waits for launches, and there is memory for a larger one. Raise "
+        "`batch_size`.",
+    ),
+    "memory-grows": Remark("memory", ""),
+    "host-waits": Remark("time", ""),
+    "copies-keep-waiting": Remark("time", ""),
+    "data-loading": Remark("time", ""),
+    "messages-keep-waiting": Remark("time", ""),
+}
+
+
+@dataclass(frozen=True)
+class Suspect(Line):
+    """A line to look at first: its code, what it is about, in a sentence what is wrong, and what that costs a step."""
+
+    seconds: float = 0.0
+    bytes: float = 0.0
+    text: str = ""
+    code: str = ""
+
+    @property
+    def about(self) -> str:
+        """What the remark is about: "result", "time" or "memory"."""
+        return REMARKS[self.code].about
+
+
+def remark(code: str, place: str, seconds: float = 0.0) -> Suspect:
+    """Return the remark `code` on a line, as `places.place` names it."""
+    return Suspect(*Line.of(place).parts, seconds, 0.0, REMARKS[code].text, code)

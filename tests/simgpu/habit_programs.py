@@ -1,0 +1,198 @@
+"""Small programs that train: three sound ones in three styles, edits that give each a habit, and sound variations."""
+
+HEAD = """import gc
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+data = TensorDataset(torch.randn(192, 16), torch.randint(4, (192,)))
+table = torch.randn(64, 16)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 512)
+        self.drop = nn.Dropout(0.1)
+        self.last = nn.Linear(512, 4)
+
+    def forward(self, x):
+        x = x
+        return self.last(self.drop(self.first(x).relu()))
+
+
+def evaluate(model, loader):
+    model.eval()
+    right = torch.zeros((), device="cuda")
+    with torch.inference_mode():
+        for x, y in loader:
+            right += (model(x.cuda()).argmax(1) == y.cuda()).sum()
+    model.train()
+    return right
+
+
+"""
+STEP = """x, y = x.cuda(), y.cuda()
+optimizer.zero_grad()
+scores = model(x)
+loss = F.cross_entropy(scores, y)
+loss.backward()
+optimizer.step()
+"""
+
+
+def indented(text: str, spaces: int) -> str:
+    return "".join(f"{' ' * spaces}{line}\n" for line in text.splitlines())
+
+
+STYLES = {
+    "loop": HEAD
+    + """loader = DataLoader(data, batch_size=64)
+model = Net().cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+for epoch in range(2):
+    for x, y in loader:
+"""
+    + indented(STEP, 8)
+    + "    right = evaluate(model, loader)\n",
+    "class": HEAD
+    + """class Trainer:
+    def __init__(self):
+        self.loader = DataLoader(data, batch_size=64)
+        self.model = model = Net().cuda()
+        self.optimizer = optimizer = torch.optim.AdamW(model.parameters())
+
+    def epoch(self):
+        model, optimizer, loader = self.model, self.optimizer, self.loader
+        for x, y in loader:
+"""
+    + indented(STEP, 12)
+    + """
+    def run(self):
+        for epoch in range(2):
+            self.epoch()
+            evaluate(self.model, self.loader)
+
+
+Trainer().run()
+""",
+    "hooks": HEAD
+    + """class Module(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+
+    def configure(self):
+        return torch.optim.AdamW(self.net.parameters())
+
+    def training_step(self, x, y, optimizer):
+        model = self.net
+"""
+    + indented(STEP, 8)
+    + """
+
+loader = DataLoader(data, batch_size=64)
+module = Module().cuda()
+optimizer = module.configure()
+for epoch in range(2):
+    for x, y in loader:
+        module.training_step(x, y, optimizer)
+    evaluate(module.net, loader)
+""",
+}
+
+# By code of the remark: what is replaced and what stands there then, and at last a part of the line that must be named.
+HABITS = {
+    "gradients-never-cleared": [("optimizer.zero_grad()\n", "pass\n", "loss.backward()")],
+    "gradients-cleared-too-early": [
+        ("loss.backward()\n", "loss.backward(); optimizer.zero_grad()\n", "optimizer.zero_grad()"),
+        ("loss.backward()\n", "loss.backward(); model.zero_grad(set_to_none=False)\n", "model.zero_grad"),
+    ],
+    "optimizer-of-other-parameters": [
+        ("scores = model(x)\n", "model = Net().cuda(); scores = model(x)\n", "optimizer.step()"),
+    ],
+    "training-in-evaluation-mode": [("scores = model(x)\n", "model.eval(); scores = model(x)\n", "scores = model(x)")],
+    "evaluation-in-training-mode": [("    model.eval()\n", "    model.train()\n", "model(x.cuda())")],
+    "softmax-before-cross-entropy": [
+        ("scores = model(x)\n", "scores = model(x).softmax(1)\n", "F.cross_entropy"),
+        ("F.cross_entropy(scores, y)", "nn.CrossEntropyLoss()(F.softmax(scores, dim=-1), y)", "nn.CrossEntropyLoss"),
+    ],
+    "seed-in-each-step": [("optimizer.zero_grad()\n", "optimizer.zero_grad(); torch.manual_seed(1)\n", "manual_seed")],
+    "backward-under-autocast": [
+        ("loss.backward()\n", "with torch.autocast('cuda', torch.float16): loss.backward()\n", "loss.backward()"),
+    ],
+    "forward-not-used": [("optimizer.step()\n", "optimizer.step(); right = model(x).argmax(1)\n", "right = model(x)")],
+    "evaluation-with-gradients": [("with torch.inference_mode():", "if True:", "model(x.cuda())")],
+    "cache-emptied-in-each-step": [
+        ("optimizer.step()\n", "optimizer.step(); torch.cuda.empty_cache()\n", "empty_cache")
+    ],
+    "synchronised-in-each-step": [
+        ("optimizer.step()\n", "optimizer.step(); torch.cuda.synchronize()\n", "synchronize")
+    ],
+    "garbage-collected-in-each-step": [("optimizer.step()\n", "optimizer.step(); gc.collect()\n", "gc.collect()")],
+    "moved-in-each-step": [("scores = model(x)\n", "scores = model(x + table.cuda()[: len(x)])\n", "table.cuda()")],
+    "host-tensor-in-forward": [
+        ("        x = x\n", "        x = x + torch.arange(16.0).to(x.device)\n", "torch.arange"),
+        ("        x = x\n", "        x = x + torch.zeros(1, 16).cuda()\n", "torch.zeros"),
+    ],
+    "loader-built-anew": [
+        ("for x, y in loader:\n", "for x, y in DataLoader(data, batch_size=64):\n", "DataLoader(data, batch_size=64):"),
+    ],
+    "double-precision": [
+        (
+            "self.last = nn.Linear(512, 4)\n",
+            "self.last = nn.Linear(512, 4); self.double()\n",
+            "        x = x\n",
+            "        x = x.double()\n",
+            "scores = model(x)",
+        ),
+    ],
+    "small-batch": [("batch_size=64", "batch_size=2", "scores = model(x)")],
+    "memory-grows": [
+        ("optimizer.step()\n", "optimizer.step(); KEPT.append(loss)\n", "KEPT.append"),
+        ("optimizer.step()\n", "optimizer.step(); KEPT.append(model.first(x))\n", "KEPT.append"),
+    ],
+    "host-waits": [
+        ("optimizer.step()\n", "optimizer.step(); loss.item()\n", "loss.item()"),
+        ("optimizer.step()\n", "optimizer.step(); print(loss)\n", "print(loss)"),
+        ("optimizer.step()\n", "optimizer.step(); scores.detach().cpu()\n", ".cpu()"),
+    ],
+}
+
+# What is replaced in the sound programs without making a habit of it.
+SOUND = {
+    "as it is": ("", ""),
+    "cleared after the step": (
+        "optimizer.zero_grad()\nscores", "scores", "optimizer.step()\n", "optimizer.step(); optimizer.zero_grad()\n",
+    ),
+    "cleared to zero": ("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"),
+    "cleared by hand": ("optimizer.zero_grad()", "[setattr(p, 'grad', None) for p in model.parameters()]"),
+    "in two parts": (
+        "loss.backward()", "[F.cross_entropy(model(a), b).div(2).backward() for a, b in zip(x.chunk(2), y.chunk(2))]",
+        "scores = model(x)\n", "pass\n", "loss = F.cross_entropy(scores, y)\n", "pass\n",
+    ),
+    "clipped": ("optimizer.step()", "nn.utils.clip_grad_norm_(model.parameters(), 1.0); optimizer.step()"),
+    "in mixed precision": (
+        "scores = model(x)\n", "with torch.autocast('cuda', torch.float16): scores = model(x)\n",
+        "F.cross_entropy(scores, y)", "F.cross_entropy(scores.float(), y)",
+    ),
+    "another optimizer": ("AdamW(", "SGD(lr=0.1, momentum=0.9, params="),
+    "batch norm": ("nn.Dropout(0.1)", "nn.BatchNorm1d(512)"),
+    "log softmax": ("F.cross_entropy(scores, y)", "F.nll_loss(F.log_softmax(scores, 1), y)"),
+    "a teacher": ("scores = model(x)\n", "scores = model(x)\nwith torch.no_grad(): wanted = TEACHER(x)\n"),
+}  # fmt: skip
+
+
+def edited(style: str, *edits: str) -> str:
+    """Return a program of a style with edits: what is replaced, and what stands there then, in turn."""
+    text = STYLES[style]
+    for old, new in zip(edits[::2], edits[1::2], strict=True):
+        spaces = next((len(line) - len(line.lstrip()) for line in text.splitlines() if old.split("\n")[0] in line), 0)
+        first, *others = new.split("\n")
+        new = "\n".join([first, *(" " * spaces + one if one else one for one in others)])
+        old = "\n".join([old.split("\n")[0], *(" " * spaces + one if one else one for one in old.split("\n")[1:])])
+        assert not old or old in text, (style, old)
+        text = text.replace(old, new) if old else text
+    return text

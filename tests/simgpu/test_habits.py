@@ -1,0 +1,77 @@
+"""Does the report name each habit in its line, in three styles of program, and say nothing of sound programs?"""
+
+import contextlib
+import io
+import linecache
+
+import pytest
+import torch
+from torch import nn
+
+import simgpu
+from simgpu.reports.remarks import REMARKS
+from tests.simgpu.habit_programs import HABITS, SOUND, STYLES, edited
+
+CASES = [(style, code, edit) for style in STYLES for code, edits in HABITS.items() for edit in edits]
+
+
+def reported(text, folder, name):
+    """Run a program on CUDA's face, in this process, and return its report."""
+    path = folder / f"{name}.py"
+    path.write_text(text, encoding="utf-8")
+    linecache.checkcache()
+    with simgpu.cuda("T4", record=True, data_ms=0.01) as session:
+        teacher = nn.Linear(16, 4).cuda()
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(text, str(path), "exec"), {"__name__": "program", "KEPT": [], "TEACHER": teacher})
+        return session.report()
+
+
+@pytest.mark.parametrize(("style", "code", "edit"), CASES, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_habit_is_named_in_its_line_among_the_first_three(tmp_path, style, code, edit):
+    *edits, named = edit
+    report = reported(edited(style, *edits), tmp_path, "train")
+    first = {one.code: one for one in report.suspects[:3]}
+    assert code in first, f"{[(one.code, str(one)) for one in report.suspects]}"
+    assert named in first[code].source and first[code].text
+    others = [one for one in report.suspects if one.about == "result" and one.code != code]
+    assert not others, "no other habit that spoils results is claimed"
+
+
+@pytest.mark.parametrize("style", STYLES)
+@pytest.mark.parametrize("change", SOUND)
+def test_a_sound_program_gets_no_remark(tmp_path, style, change):
+    report = reported(edited(style, *SOUND[change]), tmp_path, "train")
+    assert [(one.code, str(one)) for one in report.suspects] == []
+
+
+def test_two_optimizers_that_share_backward_passes_are_sound(tmp_path):
+    """As in adversarial training: the generator's backward pass also adds to the gradients of the discriminator."""
+    text = """import torch
+from torch import nn
+g, d = nn.Linear(8, 64).cuda(), nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).cuda()
+of_g, of_d = torch.optim.Adam(g.parameters()), torch.optim.Adam(d.parameters())
+for step in range(5):
+    real, noise = torch.randn(64, 64, device="cuda"), torch.randn(64, 8, device="cuda")
+    of_d.zero_grad()
+    (d(g(noise).detach()).mean() - d(real).mean()).backward()
+    of_d.step()
+    of_g.zero_grad()
+    (-d(g(noise)).mean()).backward()
+    of_g.step()
+"""
+    assert [one.code for one in reported(text, tmp_path, "gan").suspects if one.about == "result"] == []
+
+
+def test_every_code_has_a_program_or_another_test():
+    elsewhere = {"copies-keep-waiting", "data-loading", "messages-keep-waiting"}  # test_report
+    assert REMARKS.keys() == HABITS.keys() | elsewhere
+    assert {one.about for one in REMARKS.values()} == {"result", "time", "memory"}
+
+
+def test_nothing_stays_replaced(tmp_path):
+    watched = torch.autograd.backward, torch.manual_seed, nn.functional.cross_entropy, torch.optim.Optimizer.zero_grad
+    reported(STYLES["loop"], tmp_path, "train")
+    assert watched == (
+        torch.autograd.backward, torch.manual_seed, nn.functional.cross_entropy, torch.optim.Optimizer.zero_grad
+    )  # fmt: skip
