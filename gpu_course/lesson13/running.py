@@ -1,5 +1,6 @@
 """Runs programs and tests that say `cuda`, each in a process of its own: the notebook's may have a real GPU."""
 
+import contextlib
 import importlib.util
 import os
 import runpy
@@ -8,13 +9,17 @@ import sys
 from pathlib import Path
 
 import simgpu
+from course_utils import explain
 
 __all__ = ["excerpt", "run", "run_tests"]
 
 _HANG_S = 900.0  # ends what hangs: on a busy machine a program of ten seconds takes minutes
 
 
-def run(program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms: float | None = None) -> simgpu.Report:
+def run(
+    program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms: float | None = None,
+    steps: int | None = None,
+) -> simgpu.Report:  # fmt: skip
     """Run a program that says `cuda` on a simulated GPU, in a process of its own, and return the report.
 
     `gpu` is a row of `simgpu.gpus`, such as "H100 SXM". With `shapes` no values are computed, so that a large model is
@@ -23,22 +28,34 @@ def run(program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms:
     the report is that of the time before, and says so first. Raises `simgpu.Unavailable` where this machine can have no
     simulated GPU.
     """
-    return simgpu.run_in_child(_run, str(program), arguments, gpu, shapes, data_ms, limit_s=_HANG_S)
+    return simgpu.run_in_child(_run, str(program), arguments, gpu, shapes, data_ms, steps, limit_s=_HANG_S)
 
 
-def _run(program: str, arguments: tuple[str, ...], gpu: str, shapes: bool, data_ms: float | None) -> simgpu.Report:
+def _run(
+    program: str, arguments: tuple[str, ...], gpu: str, shapes: bool, data_ms: float | None, steps: int | None
+) -> simgpu.Report:
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).parent))
-    session = simgpu.cuda(gpu, record=True, shapes=shapes, data_ms=data_ms)
-    try:
-        with session:
-            runpy.run_path(program, run_name="__main__")
-    except Exception as error:
-        print(f"The program ended with {type(error).__name__}: {error}")
-    except SystemExit as end:
-        if end.code:
-            print(f"The program ended with the status {end.code}")
+    session = simgpu.cuda(gpu, record=True, shapes=shapes, data_ms=data_ms, steps=steps)
+    with contextlib.redirect_stderr(sys.stdout):  # where a cell shows it
+        try:
+            with session:
+                runpy.run_path(program, run_name="__main__")
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and error.code and session.session is not None:
+                session.session.failed(error)
+            if not isinstance(error, SystemExit) or error.code:
+                _say(error)
     return session.report()
+
+
+def _say(error: BaseException) -> None:
+    """Print what ended a program, and what the course says of such errors."""
+    if isinstance(error, SystemExit):
+        print(f"The program ended by itself: {error}")
+        return
+    print(f"The program ended with {type(error).__name__}: {error}")
+    print(explain.explain(error))
 
 
 def run_tests(file: Path, *options: str) -> str:

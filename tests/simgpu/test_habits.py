@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 import simgpu
+from simgpu.reports.limits import limit
 from simgpu.reports.remarks import REMARKS
+from tests import children
 from tests.simgpu.habit_programs import HABITS, SOUND, STYLES, edited
 
 CASES = [(style, code, edit) for style in STYLES for code, edits in HABITS.items() for edit in edits]
@@ -75,3 +77,34 @@ def test_nothing_stays_replaced(tmp_path):
     assert watched == (
         torch.autograd.backward, torch.manual_seed, nn.functional.cross_entropy, torch.optim.Optimizer.zero_grad
     )  # fmt: skip
+
+
+def test_a_program_that_fails_is_said_to_first_and_nothing_is_said_to_fit(tmp_path):
+    text = STYLES["loop"].replace("scores = model(x)\n", "scores = model.forwards(x)\n")
+    (tmp_path / "broken.py").write_text(text, encoding="utf-8")
+    ended = children.run("-m", "simgpu", "--report", "out.html", "broken.py", cwd=tmp_path)
+    said = ended.stderr.partition("Report for")[2].splitlines()
+    number = text.splitlines().index("        scores = model.forwards(x)") + 1
+    assert said[1].startswith(f"The program failed at broken.py:{number}: AttributeError: ") and "forwards" in said[1]
+    assert "It had not finished a step" in said[2] and ended.returncode == 1
+    page = (tmp_path / "out.html").read_text(encoding="utf-8")
+    for form in (ended.stderr, page):
+        assert "It fits" not in form and "No line keeps" not in form
+    assert 'class="answer bad"' in page and 'class="answer good"' not in page
+
+
+def test_a_program_that_ends_by_itself_has_the_last_word(tmp_path):
+    text = "import argparse, torch\nx = torch.ones(3).cuda()\nargparse.ArgumentParser().parse_args()\n"
+    (tmp_path / "asks.py").write_text(text, encoding="utf-8")
+    ended = children.run("-m", "simgpu", "asks.py", "--epochs", "1", cwd=tmp_path)
+    assert ended.returncode == 2 and "unrecognized arguments: --epochs 1" in ended.stderr
+    assert "Report for" not in ended.stderr
+
+
+def test_a_limit_may_be_the_code_of_a_remark(tmp_path):
+    report = reported(edited("loop", "optimizer.zero_grad()\n", "pass\n"), tmp_path, "train")
+    broken = limit("gradients-never-cleared").broken(report)
+    assert broken.startswith("gradients-never-cleared: train.py:") and limit("remarks>0").broken(report)
+    assert limit("seed-in-each-step").broken(report) == "" and limit("remarks>9").broken(report) == ""
+    (found,) = [one for one in report.to_dict()["suspects"] if one["code"] == "gradients-never-cleared"]
+    assert found["about"] == "result" and found["where"].startswith("train.py:")

@@ -106,7 +106,7 @@ def test_a_line_that_costs_next_to_nothing_is_not_named():
         for _ in range(3):
             (x @ weight).square().mean().backward()
             optimizer.step()
-        optimizer.zero_grad()
+            optimizer.zero_grad()
         (x @ weight).sum().item()
         report = session.report()
     assert report.suspects == [] and report.busy > 0.9
@@ -139,6 +139,7 @@ def test_a_read_before_loading_is_charged_with_what_its_repair_gains():
             optimizer = torch.optim.SGD(model.parameters())
             for batch in torch.utils.data.DataLoader(torch.randn(2048, 64), batch_size=512):
                 loss = model(batch.pin_memory().to("cuda", non_blocking=True)).square().mean()
+                optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 if reads:
