@@ -77,14 +77,14 @@ def left_out(profile: Profile, others: list[Profile]) -> tuple[float, float, flo
     first = [unit for unit in profile.units if unit.call.start < end]
     later = [unit for unit in profile.units if unit.call.start >= end]
     real, launch_us = sum(unit.own_us for unit in later), hosts.DEFAULT.operator_us
-    launches = launch_us * sum(name in STARTING for unit in later for name, _, _ in unit.parts)
+    launches = launch_us * sum(part.of in STARTING for unit in later for part in unit.parts)
     priced = _priced(later, known)
     own_us = profile.speed_us(known, first)
     return launches / real - 1, mean_us * priced / real - 1, own_us * priced / real - 1
 
 
 def _priced(units: list[Unit], known: dict[str, float]) -> float:
-    return sum(known.get(name, 0.0) for unit in units for name, _, _ in unit.parts)
+    return sum(known.get(part.of, 0.0) for unit in units for part in unit.parts)
 
 
 def show(found: list[Profile]) -> None:

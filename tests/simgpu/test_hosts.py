@@ -13,7 +13,9 @@ from torch import nn
 import simgpu
 from benchmarks import hosts as measured
 from simgpu.device import state
+from simgpu.ground.units import seconds_text
 from simgpu.machine import hosts, profiles
+from simgpu.reports import against
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 US = 100.0
@@ -290,3 +292,44 @@ def test_a_report_says_what_the_host_does_where_that_is_more_than_launches(name)
         assert set(report.host) == {"operators", "optimizer", "autograd", "views"}
         assert 0.9 * report.step_time < sum(report.host.values()) < 1.1 * report.step_time
         assert "With CUDA graphs a step would take" in str(report) or "launched without" in str(report)
+
+
+def test_a_report_stands_beside_a_trace_of_the_same_program_what_differs_most_first(tmp_path):
+    with simgpu.cuda("T4", host=simgpu.Host(60.0), record=True) as face:
+        x = torch.ones(64, 64, device="cuda")
+        for _ in range(3):
+            x @ x
+            simgpu.step()
+        report = face.report()
+    step = [event("ProfilerStep#1", 0, 200, "user_annotation")]
+    path = trace(tmp_path / "real.json", step, operator("aten::mm", 0, 60, 1), operator("aten::add", 60, 90, 2))
+    said = against.text(report, path)
+    rows = {line.split()[0]: line.split()[1:] for line in said.splitlines() if line}
+    assert rows["step"] == ["200", "µs", seconds_text(report.step_time).split()[0], "µs"]
+    assert rows["mm"][:6] == ["1", "1", "60.0", "µs", "60.0", "µs"] and rows["add"][:5] == ["1", "0", "90.0", "µs", "0"]
+    assert said.index("\nadd") < said.index("\nmm") and "host given" in said and "1.15 to 1.5 times" in said
+    with pytest.raises(ValueError, match=r"none.json is no trace"):
+        (tmp_path / "none.json").write_text("{}", encoding="utf-8")
+        against.text(report, tmp_path / "none.json")
+
+
+@needs_traces
+def test_traces_of_real_gpus_are_read_and_stand_beside_a_simulated_step():
+    found = {profile.name: profile for profile in measured.read(Path(TRACES))}
+    assert len(found) == 11 and {name for name, profile in found.items() if profile.odd} >= {"a100_nccl"}
+    ahead = simgpu.forecast(make, batch, torch.optim.AdamW).on("V100 SXM2 32GB", host="server")
+    for name in ("v100_rank0", "diff_test_v100"):
+        assert found[name].busy and 30 < found[name].speed_us(hosts.get("server").ratios) < 120
+    assert ahead.total_s < found["v100_rank0"].step_us / 1e6
+    with pytest.warns(UserWarning, match="odd build"):
+        simgpu.Host.from_trace(next(Path(TRACES).glob("a100_nccl*")))
+
+
+@needs_traces
+def test_a_trace_left_out_is_told_by_its_own_first_step():
+    whole = measured.whole(measured.read(Path(TRACES)))
+    fit = [profile for profile in whole if not profile.odd]
+    for profile in whole:
+        launches_alone, others, own = measured.left_out(profile, [one for one in fit if one is not profile])
+        assert launches_alone < -0.85 and abs(own) < 0.05, profile.name
+        assert abs(others) < 0.5 or profile.odd, profile.name

@@ -1,7 +1,7 @@
 """Which kernels would `torch.compile` write for a function, in how many graphs, and where does it break them?"""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -176,12 +176,13 @@ def _is_kernel(one: inductor.Lowered) -> bool:
 def _kernel(one: inductor.Lowered) -> CompiledKernel:
     call = one.call
     if call is None:
-        cost = Cost(one.elements, one.nbytes)
+        cost = Cost(one.elements, one.nbytes, host="launch")
     else:
         plan = Plan.of(call.operator)
         inputs = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(call.result) if isinstance(leaf, torch.Tensor)]
         cost = price(plan, inputs, outputs, call.args, call.kwargs, call.result)
+        cost = replace(cost, host="light")  # called by generated code, without autograd and autocast around it
     lines = tuple(f"{Path(file).name}:{line}" for file, _, line in (text.rpartition(":") for text in one.lines))
     nbytes = cost.nbytes + cost.extra_bytes
     return CompiledKernel(one.name, one.operators, one.library, one.backward, nbytes, cost.flops, lines, cost)

@@ -82,17 +82,27 @@ class Call:
             yield from one.walk()
 
 
+@dataclass(slots=True)
+class Part:
+    """What an operator takes: its class, the µs of the host, its name, and the µs of its kernels."""
+
+    of: str
+    host_us: float
+    operator: str
+    gpu_us: float = 0.0
+
+
 @dataclass(eq=False)
 class Unit:
-    """An outermost event: its `parts` as [class, µs, operator], and when it began; `after_gap` µs of nothing."""
+    """An outermost event, and its parts; `after_gap` µs of nothing."""
 
     call: Call
-    parts: list[list[Any]] = field(default_factory=list)
+    parts: list[Part] = field(default_factory=list)
     after_gap: float = 0.0
 
     @property
     def own_us(self) -> float:
-        return sum(us for _, us, _ in self.parts)
+        return sum(part.host_us for part in self.parts)
 
 
 class Profile:
@@ -129,8 +139,8 @@ class Profile:
         """The times of all operators, µs, by class; `OTHER` is none of a host's."""
         found: dict[str, list[float]] = defaultdict(list)
         for unit in self.units:
-            for name, us, _ in unit.parts:
-                found[name].append(us)
+            for part in unit.parts:
+                found[part.of].append(part.host_us)
         return dict(found)
 
     @property
@@ -149,7 +159,7 @@ class Profile:
         Raises ValueError where none of them has a price.
         """
         chosen = self.units if units is None else units
-        prices = sum(ratios.get(name, 0.0) for unit in chosen for name, _, _ in unit.parts)
+        prices = sum(ratios.get(part.of, 0.0) for unit in chosen for part in unit.parts)
         if not prices:
             raise ValueError(f"{self.name} has no operator that a host has a price for")
         return sum(unit.own_us for unit in chosen) / prices
@@ -165,6 +175,22 @@ class Profile:
         if self.steps:
             return statistics.median(end - start for start, end in self.steps)
         return self.units[-1].call.end - self.units[0].call.start
+
+    @property
+    def measured_steps(self) -> int:
+        """How many steps of the profiler the file has; one where it has none."""
+        return max(1, len(self.steps))
+
+    @cached_property
+    def busy(self) -> list[tuple[float, float]]:
+        """When something ran on the GPU, as spans in order; those that touch are one."""
+        spans: list[tuple[float, float]] = []
+        for start, end in sorted((start, end) for ran in self._kernels.values() for _, start, end in ran):
+            if spans and start <= spans[-1][1]:
+                spans[-1] = spans[-1][0], max(spans[-1][1], end)
+            else:
+                spans.append((start, end))
+        return spans
 
     @property
     def allocation_us(self) -> float:
@@ -186,8 +212,8 @@ class Profile:
             end = max(end or 0.0, call.end)
             unit = Unit(call, after_gap=gap)
             lost = self._spend(call, None, unit)
-            unit.parts = unit.parts or [[OTHER, 0.0, call.operator]]
-            unit.parts[0][1] += lost + (gap if gap <= LONG_US else 0.0)
+            unit.parts = unit.parts or [Part(OTHER, 0.0, call.operator)]
+            unit.parts[0].host_us += lost + (gap if gap <= LONG_US else 0.0)
             yield unit
 
     def _phase(self, call: Call) -> str:
@@ -196,38 +222,39 @@ class Profile:
         place = bisect_right(self._optimizer, (call.start, math.inf)) - 1
         return "optimizer step" if place >= 0 and call.start < self._optimizer[place][1] else "forward"
 
-    def _spend(self, call: Call, owner: list[Any] | None, unit: Unit) -> float:
+    def _spend(self, call: Call, owner: Part | None, unit: Unit) -> float:
         """Give the time of a call to parts; return what no part took, that of wrappers."""
-        around = owner is None or owner[0] in ("node", "accumulate")
+        around = owner is None or owner.of in ("node", "accumulate")
         if call.of_cuda:
             return self._spend_on_cuda(call, owner, unit, around)
         name = self._class_of(call, around, owner)
         mine = owner
         if name:
-            mine = [name, 0.0, call.operator]
+            mine = Part(name, 0.0, call.operator)
             unit.parts.append(mine)
         lost = sum(self._spend(one, mine, unit) for one in call.inner)
         lost += call.own if call.own <= LONG_US else 0.0
         if mine is None:
             return lost
-        mine[1] += lost
+        mine.host_us += lost
         return 0.0
 
-    def _spend_on_cuda(self, call: Call, owner: list[Any] | None, unit: Unit, around: bool) -> float:
+    def _spend_on_cuda(self, call: Call, owner: Part | None, unit: Unit, around: bool) -> float:
         """Give the time of a call of CUDA to the operator around it, or to a part of its own; waits to nobody."""
         waited = call.length if call.waits else 0.0
         if (call.copies or call.starts) and not call.waits:
             if call.length > 4 * self.launch_us:  # for room in the queue, or for memory that is not pinned
                 waited = call.length - self.launch_us
             if around:
-                owner = ["copy" if call.copies else _class(False, self._phase(call)), 0.0, call.name]
+                owner = Part("copy" if call.copies else _class(False, self._phase(call)), 0.0, call.name)
                 unit.parts.append(owner)
         if owner is None:
             return call.length - waited
-        owner[1] += call.length - waited
+        owner.host_us += call.length - waited
+        owner.gpu_us += sum(end - start for _, start, end in self._kernels.get(call.correlation, ()))
         return 0.0
 
-    def _class_of(self, call: Call, around: bool, owner: list[Any] | None) -> str:
+    def _class_of(self, call: Call, around: bool, owner: Part | None) -> str:
         """Return the class of an operator that is one for the host, or nothing."""
         if call.name.startswith("autograd::engine::evaluate_function"):
             return "accumulate" if "AccumulateGrad" in call.name else "node"
@@ -236,12 +263,12 @@ class Profile:
             return self._class_of_launching(call, direct[0])
         viewed = call.operator in _VIEWS
         alone = around and not any(one.starts or one.copies for one in call.walk())
-        if alone and (owner is None or (viewed and owner[0] == "node")):
+        if alone and (owner is None or (viewed and owner.of == "node")):
             return "view" if viewed else OTHER
         return ""
 
     def _class_of_launching(self, call: Call, first: Call) -> str:
-        if first.copies and not any("DtoD" in name for name in self._kernels.get(first.correlation, ())):
+        if first.copies and not any("DtoD" in name for name, _, _ in self._kernels.get(first.correlation, ())):
             return "copy"
         phase = self._phase(call)
         if phase == "forward" and call.name == "aten::copy_" and call.outer and "_to_copy" in call.outer.name:
@@ -275,12 +302,14 @@ def _mean(times: list[float]) -> float:
     return sum(kept) / len(kept)
 
 
-def _kernels(events: list[Event]) -> dict[Any, list[str]]:
-    """Return the names of what ran on a GPU, by the number of the call that started it."""
-    found: dict[Any, list[str]] = defaultdict(list)
+def _kernels(events: list[Event]) -> dict[Any, list[tuple[str, float, float]]]:
+    """Return name, begin and end of what ran on a GPU, by the number of the call that started it."""
+    found: dict[Any, list[tuple[str, float, float]]] = defaultdict(list)
     for event in events:
         if event.get("cat") in _ON_GPU:
-            found[event.get("args", {}).get("correlation")].append(event["name"])
+            start = float(event["ts"])
+            ran = event["name"], start, start + float(event["dur"])
+            found[event.get("args", {}).get("correlation")].append(ran)
     return dict(found)
 
 

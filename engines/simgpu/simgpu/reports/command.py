@@ -8,7 +8,8 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from simgpu.reports import current
+from simgpu.machine.profiles import Profile
+from simgpu.reports import against, current
 from simgpu.reports.current import Session
 from simgpu.reports.limits import limit
 from simgpu.reports.session import ENDED
@@ -30,6 +31,7 @@ class Wishes:
     price: float | None = None
     run_steps: int | None = None
     limits: tuple[str, ...] = ()
+    against: str | None = None
     shapes: bool = False
 
     def start(self, *, shows: bool = True) -> Session:
@@ -51,6 +53,8 @@ class Wishes:
             report.trace(self.trace)
         if not self.quiet:
             print(f"\n{report}", file=sys.stderr)
+        if self.against:
+            print(f"\n{against.text(report, self.against)}", file=sys.stderr)
         broken = list(filter(None, (limit(text).broken(report) for text in self.limits)))
         for sentence in broken:
             print(f"simgpu: {sentence}", file=sys.stderr)
@@ -63,6 +67,7 @@ def add_options(reads: argparse.ArgumentParser) -> None:
     add("--report", metavar="FILE.html", help="write the report as a page that needs nothing else")
     add("--json", metavar="FILE.json", help="write the values of the report")
     add("--trace", metavar="FILE.json", help="write what host and GPU did, for https://ui.perfetto.dev")
+    add("--against", metavar="TRACE.json", help="compare with a trace of torch.profiler of the same program on a GPU")
     add("--no-report", action="store_true", help="print no report at the end; simgpu.report() still has it")
     add("--steps", type=int, help="stop after so many steps (of the first optimizer, or by simgpu.step())")
     add("--data-ms", type=float, help="what a batch of a DataLoader takes (default: what it takes here)")
@@ -83,10 +88,12 @@ def wishes(given: argparse.Namespace) -> Wishes:
     for name, path, wanted in (("--report", given.report, ".html"), ("--json", given.json, ".json")):
         if path is not None and not path.endswith(wanted):
             raise ValueError(f"{name} is {path!r}, it must end in {wanted}")
+    if given.against is not None:
+        Profile(given.against)  # raises where it is none, before the program runs
     return Wishes(
         quiet=given.no_report, steps=given.steps, data_ms=given.data_ms, html=given.report, json=given.json,
         trace=given.trace, price=given.price, run_steps=given.run_steps, limits=tuple(given.fail_if),
-        shapes=given.shapes,
+        shapes=given.shapes, against=given.against,
     )  # fmt: skip
 
 
