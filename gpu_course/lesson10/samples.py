@@ -28,9 +28,16 @@ def learned(stage: nn.Module) -> list[torch.Tensor]:
 
 
 def close(found: Iterable[Any], expected: Iterable[Any]) -> bool:
-    """Return whether two lists of tensors are equal up to rounding; lists may stand in lists, one for each stage."""
+    """Return whether two lists of tensors are equal up to rounding; lists may stand in lists, one for each stage.
+
+    A small sum of large terms is rounded as they are, so what may differ follows the largest number of a tensor.
+    """
     pairs = zip(_flat(found), _flat(expected), strict=True)
-    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6) for one, other in pairs)
+    return all(torch.allclose(one, other, rtol=1e-4, atol=1e-6 + 1e-5 * _largest(other)) for one, other in pairs)
+
+
+def _largest(tensor: torch.Tensor) -> float:
+    return tensor.abs().max().item()
 
 
 def _flat(tensors: Iterable[Any]) -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 import simgpu
+from gpu_course.lesson10 import samples
 from gpu_course.lesson10.pipelines import Schedule, ScheduleError, gpipe, one_f_one_b
 from ranklaunch import rank_device
 from tests.simgpu import strategies
@@ -109,3 +110,10 @@ def test_a_schedule_on_ranks_trains_as_one_process(text):
             assert (got[name] is None) == (value is None), name
             if value is not None:
                 torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-6)
+
+
+def test_tensors_are_close_up_to_the_rounding_of_their_largest_number():
+    right = torch.tensor([10.0, 1e-3])
+    assert samples.close([[right + torch.tensor([0.0, 5e-6])]], [[right]])  # as a sum of terms near 10 is rounded
+    assert not samples.close([right + torch.tensor([0.0, 1e-3])], [right])
+    assert not samples.close([right / 2], [right]) and not samples.close([torch.full((2,), 1e-4)], [torch.zeros(2)])
