@@ -1,11 +1,15 @@
 """Does lesson 13 run programs of others in a process of its own, also those that fail, and show their lines?"""
 
+import re
+from pathlib import Path
+
 import pytest
 
 import simgpu
 from course_utils import programs
 from gpu_course import lesson13
 from tests.simgpu.simulated import fork_children
+from tests.simgpu.test_habits import reported
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
@@ -31,3 +35,20 @@ def test_an_excerpt_has_the_numbers_of_its_lines_and_a_line_that_is_not_there_is
     assert len(shown) == 6
     with pytest.raises(ValueError, match="'def fly'"):
         lesson13.excerpt(program, "def fly", "return images")
+
+
+def test_the_guide_mends_a_program_remark_by_remark(tmp_path):
+    """Each remark that it tells is there, and gone once its lines are changed; the last program has none."""
+    guide = (Path(__file__).parents[2] / "docs" / "own_program.md").read_text(encoding="utf-8")
+    section = guide.partition("remark by remark\n")[2].partition("\n## ")[0]
+    (text,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    assert 20 < len(text.splitlines()) < 40
+    changes = re.findall(r"^`([\w-]+)`: .*?\n```diff\n(.*?)```", section, re.DOTALL | re.MULTILINE)
+    assert len(changes) == 5
+    for number, (code, diff) in enumerate(changes):
+        report = reported(text, tmp_path, f"train{number}")
+        assert code in [one.code for one in report.suspects[:3]], [str(one) for one in report.suspects]
+        old, new = ("".join(line[1:] + "\n" for line in diff.splitlines() if line[0] == sign) for sign in "-+")
+        assert text.count(old) == 1
+        text = text.replace(old, new)
+    assert [(one.code, str(one)) for one in reported(text, tmp_path, "mended").suspects] == []
