@@ -208,11 +208,14 @@ def pages(folder: Path) -> None:
     (folder / "notebooks").mkdir()
     for path in lessons.lessons():  # what lies in docs/ lies at the top of the site
         write(folder / "notebooks" / path.name, with_alternatives(path).replace("](../docs/", "](../"))
-    error_bar = simgpu.error_bar().html()
+    bar = simgpu.error_bar()
+    figures = {"{{error_bar}}": bar.html(), "{{host_figures}}": bar.of_hosts.html()}
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
-        write(folder / name, text.replace("{{error_bar}}", error_bar))
+        for mark, figure in figures.items():
+            text = text.replace(mark, figure)
+        write(folder / name, text)
     table = gpus.table()
     write(
         folder / "gpus.md",

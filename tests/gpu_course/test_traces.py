@@ -2,6 +2,8 @@
 
 import gzip
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,19 @@ def test_a_file_without_events_or_without_a_gpu_says_so(tmp_path):
     host_alone = lesson06.read_trace(written(tmp_path / "host.json", ENTRIES[:4]))
     with pytest.raises(ValueError, match="no event of a GPU"):
         _ = host_alone.shares
+
+
+@pytest.mark.skipif("SIMGPU_TRACES" not in os.environ, reason="SIMGPU_TRACES names no folder with traces of real GPUs")
+def test_traces_of_real_gpus_are_read_and_their_gaps_are_somebodys():
+    paths = sorted(Path(os.environ["SIMGPU_TRACES"]).glob("*.json.gz"))
+    assert len(paths) == 11
+    for path in paths:
+        trace = lesson06.read_trace(path)
+        shares, begin = trace.shares, min(e["ts"] for e in trace.events if e["cat"] == "kernel")
+        assert 0 <= shares.idle < 1 and shares.computing > 0, path.name
+        until = begin + 20_000  # µs: the reference looks at all events for each gap
+        events = [e for e in trace.events if e["ts"] + e["dur"] > begin and e["ts"] < until]
+        gaps = lesson06.idle_gaps.reference(events, until)
+        assert gaps and any(line for _, _, line in gaps), path.name
+        busy = sum(e["dur"] for e in events if e["cat"] == "kernel")
+        assert sum(length for _, length, _ in gaps) + busy >= until - begin, path.name

@@ -3,15 +3,12 @@
 import functools
 import gzip
 import json
-import os
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
 import simgpu
-from benchmarks import hosts as measured
 from simgpu.device import state
 from simgpu.ground.units import seconds_text
 from simgpu.machine import hosts, profiles
@@ -20,8 +17,6 @@ from tests.simgpu.simulated import _fresh  # noqa: F401
 
 US = 100.0
 HOST = simgpu.Host(US)
-TRACES = os.environ.get("SIMGPU_TRACES", "")
-needs_traces = pytest.mark.skipif(not TRACES, reason="SIMGPU_TRACES names no folder with traces of real GPUs")
 
 
 def price(of):
@@ -222,32 +217,12 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path, text, phrase):
         profiles.Profile(tmp_path / "bad.json")
 
 
-@needs_traces
-def test_the_ratios_of_hosts_toml_are_those_of_the_traces():
-    whole = measured.whole(measured.read(Path(TRACES)))
-    found = measured.ratios([profile for profile in whole if not profile.odd])
-    for name in ("library backward", "light", "light backward", "view", "node", "accumulate"):
-        assert found[name] == pytest.approx(hosts.get("server").ratios[name], rel=0.6), name
-
-
 def test_the_clock_counts_views_and_nodes_only_where_they_matter():
     simgpu.configure(host="launch call")
     assert state.world.clock.called_ns == {}
     simgpu.configure(host="server")
     assert set(state.world.clock.called_ns) == {"view", "node", "accumulate"}
     simgpu.configure(host=hosts.DEFAULT)
-
-
-def test_the_file_of_published_runs_says_how_far_hosts_are_known():
-    stored = json.loads(simgpu.evidence.FILE.read_text(encoding="utf-8"))
-    runs = measured.runs_of(stored)
-    assert len(runs) > 150 and all(len(run.predicted_ms) == len(measured.SPEEDS_US) for run in runs)
-    found = {name: measured.figure(ratios) for name, ratios in measured.situations(runs).items()}
-    assert found == stored["hosts"]["figures"] and list(found) == list(simgpu.evidence.HOSTS)
-    one, other = found["one step of this program"], found["one step of another program"]
-    assert one["median"] < found["its other models"]["median"] < other["median"] < found["unknown"]["median"] < 0.3
-    table = simgpu.error_bar().of_hosts
-    assert str(table).count("%") == 3 * len(found) and table.of("unknown").median == found["unknown"]["median"]
 
 
 @pytest.mark.parametrize(("host", "words"), [
@@ -311,25 +286,3 @@ def test_a_report_stands_beside_a_trace_of_the_same_program_what_differs_most_fi
     with pytest.raises(ValueError, match=r"none.json is no trace"):
         (tmp_path / "none.json").write_text("{}", encoding="utf-8")
         against.text(report, tmp_path / "none.json")
-
-
-@needs_traces
-def test_traces_of_real_gpus_are_read_and_stand_beside_a_simulated_step():
-    found = {profile.name: profile for profile in measured.read(Path(TRACES))}
-    assert len(found) == 11 and {name for name, profile in found.items() if profile.odd} >= {"a100_nccl"}
-    ahead = simgpu.forecast(make, batch, torch.optim.AdamW).on("V100 SXM2 32GB", host="server")
-    for name in ("v100_rank0", "diff_test_v100"):
-        assert found[name].busy and 30 < found[name].speed_us(hosts.get("server").ratios) < 120
-    assert ahead.total_s < found["v100_rank0"].step_us / 1e6
-    with pytest.warns(UserWarning, match="odd build"):
-        simgpu.Host.from_trace(next(Path(TRACES).glob("a100_nccl*")))
-
-
-@needs_traces
-def test_a_trace_left_out_is_told_by_its_own_first_step():
-    whole = measured.whole(measured.read(Path(TRACES)))
-    fit = [profile for profile in whole if not profile.odd]
-    for profile in whole:
-        launches_alone, others, own = measured.left_out(profile, [one for one in fit if one is not profile])
-        assert launches_alone < -0.85 and abs(own) < 0.05, profile.name
-        assert abs(others) < 0.5 or profile.odd, profile.name
