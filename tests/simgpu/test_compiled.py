@@ -121,3 +121,49 @@ def test_what_the_compiler_cannot_lower_is_an_error_of_its_graph(monkeypatch):
     monkeypatch.setattr(inductor, "_read", lambda lowering: 1 / 0)
     found = simgpu.compiled(chain, torch.ones(4))
     assert found.kernels == () and "division" in found.graphs[0].error and "not known" in str(found)
+
+
+def make_model():
+    return nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 256), nn.GELU())
+
+
+def make_batch():
+    return torch.zeros(64, 256), torch.zeros(64, 256)
+
+
+def kernels(forecast: simgpu.TimeForecast) -> list[str]:
+    return [record.name for record in forecast.records if record.kind == "kernel"]
+
+
+def test_a_forecast_compiled_has_the_kernels_in_the_place_of_the_operators():
+    ahead = simgpu.forecast(make_model, make_batch, torch.optim.SGD)
+    compiled, captured = ahead.compiled(), ahead.compiled("reduce-overhead")
+    assert compiled.eager is ahead and compiled.memory.peak_bytes == ahead.memory.peak_bytes
+    eager, found = kernels(ahead.on("T4")), kernels(compiled.on("T4"))
+    written = [kernel.name for kernel in compiled.found.kernels]
+    assert [name for name in found if name in written] == written
+    assert [name for name in eager if "loss" in name or "_foreach" in name] == [
+        name for name in found if "loss" in name or "_foreach" in name
+    ]
+    times = [one.on("T4").total_s for one in (ahead, compiled, captured)]
+    assert times[0] > times[1] > times[2]
+    launches = [record for record in captured.on("T4").records if record.kind == "launch"]
+    assert len(launches) == len(found) - len(written) + 2  # one for each pass
+    assert compiled.on("T4").evidence.regime == "compiled"
+
+
+def test_a_forecast_compiled_casts_as_its_step_does():
+    def step(model, batch, optimizer):
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            loss = model(batch[0]).float().mean()
+        loss.backward()
+
+    compiled = simgpu.forecast(make_model, make_batch, torch.optim.SGD, step=step).compiled()
+    rates = {kernel.cost.rate for kernel in compiled.found.kernels if kernel.library}
+    assert rates == {"bf16"} and compiled.on("T4").formats == ("bf16",)
+
+
+def test_what_cannot_be_compiled_is_refused():
+    ahead = simgpu.forecast(make_model, make_batch)
+    with pytest.raises(ValueError, match="mode must be one of"):
+        ahead.compiled("fast")

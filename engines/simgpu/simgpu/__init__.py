@@ -58,7 +58,7 @@ from simgpu.device.readings import Memory, Settings, forgive, idle, is_simulated
 from simgpu.device.timelines import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.face.notebooks import load_ipython_extension, unload_ipython_extension
 from simgpu.face.switch import Face, cuda
-from simgpu.forecasts.forecast import Forecast, forecast
+from simgpu.forecasts.forecast import CompiledForecast, Forecast, forecast
 from simgpu.forecasts.memory_forecast import MemoryForecast
 from simgpu.forecasts.time_forecast import Share, TimeForecast
 from simgpu.ground import composite, places
@@ -72,7 +72,7 @@ from simgpu.reports.current import report, step
 from simgpu.reports.forms import Report
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Compiled", "CompiledGraph",
+    "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Compiled", "CompiledForecast", "CompiledGraph",
     "CompiledKernel", "Costs", "ErrorBar", "Evidence", "Face", "Forecast", "Gap", "GraphBreak", "Host", "Link",
     "Machine", "Memory", "MemoryForecast", "RaceError", "Rates", "Record", "Report", "Settings", "Share",
     "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "compiled", "composite",

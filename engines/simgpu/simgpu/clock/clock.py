@@ -193,6 +193,8 @@ class Clock:
     def called(self, kind: str, times: int = 1) -> None:
         """Let the host do what queues nothing, one of `CALLS`: a view, a node of autograd, a gradient's addition."""
         length_ns = self.called_ns.get(kind, 0)
+        if self.quiet:
+            return
         if length_ns or self.log is not None:
             with self.lock:
                 if self.log is not None:

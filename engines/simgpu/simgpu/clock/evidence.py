@@ -34,6 +34,7 @@ _ALONE = 0.9  # of the time of all kernels
 REGIMES = {  # in the order in which they are looked for, as they stand in a label
     "several GPUs": "on several GPUs",
     "host work": "where the host's own work, such as reading input, takes most of the time",
+    "compiled": "for compiled models",
     "short operators": "for operators below 40 µs, where launches decide (assumed: 5 µs each)",
     "copies over the bus": "for copies over the bus",
     "power": "for products that the card's power limit slows down",
@@ -102,8 +103,9 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
     """Return which regime records of the clock belong to: what decided how long they took together."""
     total = dict.fromkeys(("kernel", "copy", "message", "work", "launch"), 0)
     bounds: dict[str, int] = {}
-    alone, operators, trains, computes = 0, 0, False, False
+    alone, operators, trains, computes, written = 0, 0, False, False, False
     for record in records:
+        written = written or record.name.startswith("triton_")
         if record.kind in total:
             total[record.kind] += record.duration_ns
         operators += record.kind in ("kernel", "copy")
@@ -117,6 +119,8 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
         return "several GPUs"
     if total["work"] > busy + total["launch"]:
         return "host work"
+    if written:
+        return "compiled"
     if busy < SHORT_NS * operators or not operators:
         return "short operators"
     if total["copy"] > total["kernel"]:

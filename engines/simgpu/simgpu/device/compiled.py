@@ -184,5 +184,6 @@ def _kernel(one: inductor.Lowered) -> CompiledKernel:
         cost = price(plan, inputs, outputs, call.args, call.kwargs, call.result)
         cost = replace(cost, host="light")  # called by generated code, without autograd and autocast around it
     lines = tuple(f"{Path(file).name}:{line}" for file, _, line in (text.rpartition(":") for text in one.lines))
+    cost = replace(cost, host="launch", tensors=0)  # no operator is around it
     nbytes = cost.nbytes + cost.extra_bytes
     return CompiledKernel(one.name, one.operators, one.library, one.backward, nbytes, cost.flops, lines, cost)

@@ -75,7 +75,8 @@ class _Graph:
         with state.world.clock.charged():
             result = self._graph.forward(*inputs)
         if backward:
-            _before_backward(result, inputs, functools.partial(self._charge, index, backward))
+            charge = functools.partial(self._charge, index, backward)
+            before_backward(result, inputs, charge, state.world.clock)
         return result
 
     def _kernels(self, inputs: Sequence[Any]) -> tuple[compiled.CompiledKernel, ...]:
@@ -110,28 +111,30 @@ def _like(value: Any) -> Any:
     return value if isinstance(value, int | float | bool | str) else repr(value)
 
 
-def _before_backward(result: Any, inputs: Sequence[Any], charge: Callable[[], None]) -> None:
-    """Let a backward pass through a graph charge its kernels when it begins, and its operators nothing."""
+def before_backward(result: Any, inputs: Any, charge: Callable[[], None], meter: Any) -> None:
+    """Let a backward pass through a graph `charge` its kernels when it begins, and its operators nothing.
+
+    `meter` is what else would count them, unless its `quiet` is above 0: the clock, or a forecast's recorder.
+    """
     edges = [torch.autograd.graph.get_gradient_edge(one).node for one in tree_leaves(inputs) if _needs(one)]
     left = [one.grad_fn for one in tree_leaves(result) if _needs(one) and one.grad_fn is not None]
     seen: set[Any] = set(edges)
     passes = [-1]
-    clock = state.world.clock
 
     def before(gradients: Any) -> None:
         number = TORCH._C._current_graph_task_id()
         if number != passes[0]:
             passes[0] = number
             charge()
-        clock.quiet += 1
+        meter.quiet += 1
 
     def after(ours: Any, others: Any) -> None:
-        clock.quiet -= 1
+        meter.quiet -= 1
 
     while left:
         node = left.pop()
-        if node in seen:
-            continue
+        if node in seen or node.name().endswith("AccumulateGrad"):
+            continue  # which adds to a gradient outside of the graph
         seen.add(node)
         node.register_prehook(before)
         node.register_hook(after)

@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_map
 from simgpu.device import collectives
 from simgpu.forecasts import fake_ranks, workspaces
 from simgpu.forecasts.recorder import Recorder
-from simgpu.ground import device_kind, places
+from simgpu.ground import device_kind, inductor, places
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
@@ -374,7 +374,7 @@ def _autocast_on_the_cpu(as_on_a_gpu: bool) -> Generator[None]:
     original, libraries, thread = torch.autocast.__init__, [], threading.get_ident()
 
     def __init__(self: torch.autocast, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
-        if threading.get_ident() != thread:
+        if threading.get_ident() != thread or inductor.is_lowering():
             original(self, device_type, dtype, *args, **kwargs)
             return
         if as_on_a_gpu and dtype is None and device_type != "cpu":

@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from simgpu.clock.events import OPTIMIZER, Event
+from simgpu.device.compiled import Compiled
+from simgpu.forecasts.compiled_forecast import MODES, Compiler
 from simgpu.forecasts.fake_device import fake_device, fake_program, usual_step
 from simgpu.forecasts.memory_forecast import FakeLedger, MemoryForecast
 from simgpu.forecasts.recorder import Recorder
@@ -37,6 +39,7 @@ def forecast(
         print(ahead.on("H100 SXM"), ahead.on("RTX 4090"))   # the time of a step; the program is not run again
         print(ahead.on("T4").phases)                        # forward, backward, optimizer; also `lines`
         print(ahead.on("T4").what_if(amp=True, batch=2))    # the same step otherwise
+        print(ahead.compiled().on("T4"))                    # with its model compiled
 
     Nothing is allocated, so that any size is possible.
 
@@ -70,7 +73,8 @@ def forecast(
     Left out of memory: what kernels need inside (workspaces), what the CUDA context and libraries take, fragmentation.
     Under autocast `nn.GRU` and `nn.RNN` are run as on the CPU, the inputs of all time steps at once; the simulated GPU
     does otherwise, and there some per cent are too many. Left out of time: the host's own work, copies from and to it,
-    torch.compile. Float32 products are without TF32 and convolutions with it, as PyTorch's settings say at the call.
+    compiling (`compiled`). Float32 products are without TF32 and convolutions with it, as PyTorch's settings say at
+    the call.
     Attention that the CPU cannot compute in one operator (dropout, a mask that needs gradients, heads of unequal sizes)
     is the plain formula.
 
@@ -88,9 +92,7 @@ def forecast(
 class Forecast:
     """What a program would take: `memory`, and the time `on` a GPU."""
 
-    def __init__(
-        self, run: Callable[[torch.device | None], "_FakeRun"], ranks: int | None, device: torch.device | None
-    ) -> None:
+    def __init__(self, run: Callable[..., "_FakeRun"], ranks: int | None, device: torch.device | None) -> None:
         self._program, self._ranks, self._device = run, ranks, device
         self._run = run(device)
 
@@ -138,35 +140,83 @@ class Forecast:
         )  # fmt: skip
         return TimeForecast.of(basis)
 
+    def compiled(self, mode: str | None = None) -> "CompiledForecast":
+        """Run the program again with its model compiled, as by `model.compile(mode=mode)`; return what it would take.
+
+            compiled = ahead.compiled()
+            print(compiled.found)                                                   # kernels, graphs, graph breaks
+            print(ahead.on("T4").total_s / compiled.on("T4").total_s)               # the gain
+
+        PyTorch's compiler finds the graphs and says which kernels it would write, forward and backward
+        (`simgpu.compiled`); the loss and the optimizer stay uncompiled. With `mode="reduce-overhead"` the kernels of
+        each pass are one launch. Where the kernels of a graph are not known, the call is timed as it is without
+        compiling, and `found` says why. Memory is that of the uncompiled program. Raises ValueError for another mode,
+        and for several ranks.
+        """
+        if mode not in MODES:
+            raise ValueError(f"mode must be one of {MODES}, not {mode!r}")
+        if self._ranks is not None:
+            raise ValueError("compiled() forecasts the program of one GPU, and this forecast has ranks")
+        return CompiledForecast(self, partial(self._program, compiled=(mode,)))
+
     def __repr__(self) -> str:
         return f"{self.memory.caption()}; .memory says whose, .on(…) how long a step takes"
 
 
+class CompiledForecast(Forecast):
+    """What a program would take with its model compiled; `eager` is the forecast without, `found` the kernels."""
+
+    def __init__(self, eager: Forecast, run: Callable[..., "_FakeRun"]) -> None:
+        super().__init__(run, None, None)
+        self.eager = eager
+
+    @property
+    def found(self) -> Compiled:
+        """The kernels of the step's graphs, and the graph breaks."""
+        calls = self._run.compiled
+        graphs, breaks = ([one for call in calls for one in getattr(call, name)] for name in ("graphs", "breaks"))
+        return Compiled(tuple(graphs), tuple(breaks))
+
+    def compiled(self, mode: str | None = None) -> "CompiledForecast":
+        """Return the forecast in another mode."""
+        return self.eager.compiled(mode)
+
+
 @dataclass(frozen=True)
 class _FakeRun:
-    """What one run of a program gave: its memory, and of the last step what it asked of a GPU."""
+    """What one run of a program gave: its memory, and of the last step what it asked of a GPU.
+
+    `compiled`: what PyTorch's compiler made of the calls of its model in that step, where it was compiled.
+    """
 
     memory: MemoryForecast
     events: tuple[Event, ...]
     optimizer: Optimizer
+    compiled: tuple[Compiled, ...] = ()
 
 
 def _run(
     make_model: Callable[[], nn.Module], make_batch: Callable[[], Any],
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
     step: Callable[[nn.Module, Any, torch.optim.Optimizer | None], object], ranks: int | None,
-    device: torch.device | None,
+    device: torch.device | None, compiled: tuple[str | None] | None = None,
 ) -> _FakeRun:  # fmt: skip
-    """Run the program for one step or two, each operator accounted and recorded."""
+    """Run the program for one step or two, each operator accounted and recorded; `compiled` holds the mode."""
     recorder = Recorder()
+    compiler = None if compiled is None else Compiler(recorder, compiled[0])
     with fake_program(device, make_model, make_batch, make_optimizer, recorder, ranks) as program:
+        if compiler is not None:
+            compiler.compile(program[0])
         with recorder, recorder.optimizers(), FakeLedger(fake_device(device), *program) as ledger:
             for _ in range(1 if make_optimizer is None and ranks is None else 2):
                 ledger.begin_step()
                 recorder.log.clear()
+                if compiler is not None:
+                    compiler.found.clear()
                 step(*program)
                 recorder.log.step()
-        return _FakeRun(ledger.forecast(device), tuple(recorder.log.events), recorder.optimizer)
+        found = () if compiler is None else tuple(compiler.found)
+        return _FakeRun(ledger.forecast(device), tuple(recorder.log.events), recorder.optimizer, found)
 
 
 def _device(given: torch.device | str | None) -> torch.device | None:

@@ -25,8 +25,18 @@ class Recorder(composite.Mode):
     def __init__(self) -> None:
         super().__init__()
         self.log = Log()
+        self.quiet = 0  # above 0, operators belong to kernels that are noted already
         self.stream = 0, 0  # the current one: GPU, number
         self.optimizer = Optimizer()  # the one that this thread stepped last
+
+    @contextmanager
+    def charged(self) -> Generator[None]:
+        """Inside, operators are not noted: they are parts of kernels that are."""
+        self.quiet += 1
+        try:
+            yield
+        finally:
+            self.quiet -= 1
 
     @contextmanager
     def optimizers(self) -> Generator[None]:
@@ -58,6 +68,8 @@ class Recorder(composite.Mode):
         if collectives.is_one(func):
             return func(*args, **kwargs)  # which is noted
         if func.namespace == "prim":  # a question, such as the device of a tensor
+            return func(*args, **kwargs)
+        if self.quiet:
             return func(*args, **kwargs)
         plan = Plan.of(func)
         if kind := new_node():

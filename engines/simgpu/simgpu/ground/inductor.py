@@ -31,6 +31,12 @@ _A100 = SimpleNamespace(
 )  # fmt: skip
 _PLACES = "cpu", "cuda", "meta", "sim"  # all of them mean the GPU
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
+_lowering: list[None] = []  # one for each graph that is being lowered
+
+
+def is_lowering() -> bool:
+    """Return whether PyTorch's compiler runs now, for which autocast is that of CUDA itself."""
+    return bool(_lowering)
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,7 @@ def _as_cuda(found: list[Lowered]) -> Generator[None]:
             fx_graph_cache=False, fx_graph_remote_cache=False, joint_graph_constant_folding=False
         ),
     )
+    _lowering.append(None)
     try:
         if not _has_gpu():
             fakes.replace(put, lambda: "cuda")
@@ -145,6 +152,7 @@ def _as_cuda(found: list[Lowered]) -> Generator[None]:
         with settings[0], settings[1]:
             yield
     finally:
+        _lowering.pop()
         put.undo()
         sys.setrecursionlimit(depth)  # which Inductor raises
 

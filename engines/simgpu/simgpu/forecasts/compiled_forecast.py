@@ -1,0 +1,83 @@
+"""What would the same step take if the model were compiled? Its kernels in the place of its operators."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from simgpu.clock.clock import Captured
+from simgpu.device.compiled import Compiled, CompiledKernel, compiled
+from simgpu.device.compiling import before_backward
+from simgpu.forecasts.recorder import Recorder
+from simgpu.ground.torch_internals import TORCH
+
+MODES = (None, "default", "reduce-overhead")
+
+
+class Compiler:
+    """Lets calls of a model note the kernels of its compiled graphs in a log, and its operators nothing.
+
+    `found` is what PyTorch's compiler made of the calls, one after the other.
+    """
+
+    def __init__(self, recorder: Recorder, mode: str | None) -> None:
+        self._recorder, self._captured = recorder, mode == "reduce-overhead"
+        self.found: list[Compiled] = []
+        self._known: dict[Any, Compiled] = {}
+
+    def compile(self, model: nn.Module) -> None:
+        """Let `model` be a compiled one from now on."""
+        run = model.forward
+
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            kernels = self._kernels(run, args, kwargs)
+            if not kernels:
+                return run(*args, **kwargs)
+            self._note([one for one in kernels if not one.backward])
+            with self._recorder.charged():
+                result = run(*args, **kwargs)
+            backward = [one for one in kernels if one.backward]
+            if backward:
+                before_backward(result, (args, kwargs), lambda: self._note(backward), self._recorder)
+            return result
+
+        model.forward = forward
+
+    def _kernels(
+        self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[CompiledKernel, ...]:
+        leaves = tree_leaves((args, kwargs))
+        likes = [(tuple(one.shape), one.dtype, one.requires_grad) for one in leaves if isinstance(one, torch.Tensor)]
+        key = torch.is_grad_enabled(), str(likes)
+        if key not in self._known:
+            with _without_modes():
+                self._known[key] = compiled(run, *args, **kwargs)
+        self.found.append(self._known[key])
+        known = self._known[key]
+        return () if any(graph.error for graph in known.graphs) else known.kernels
+
+    def _note(self, kernels: Sequence[CompiledKernel]) -> None:
+        log, stream = self._recorder.log, self._recorder.stream
+        if self._captured:
+            log.graph(stream, [Captured(0, one.name, "compute", 0, one.cost, "") for one in kernels])
+            return
+        for one in kernels:
+            log.kernel(stream, one.name, one.cost)
+
+
+@contextmanager
+def _without_modes() -> Generator[None]:
+    """Inside, nothing is recorded, and PyTorch's compiler sees neither a mode nor a hook of ours around the program."""
+    hooks = TORCH.nn.modules.module._global_forward_pre_hooks
+    others = {key: hook for key, hook in hooks.items() if not hook.__module__.startswith("simgpu.")}
+    with ExitStack() as stack, mock.patch.dict(hooks, others, clear=True):
+        stack.enter_context(_disable_current_modes())
+        for _ in _get_current_function_mode_stack():
+            stack.enter_context(_pop_mode_temporarily())
+        yield
