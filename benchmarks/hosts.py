@@ -20,6 +20,10 @@ Found on 25 November 2026 with HTA's traces, error of the host's own time in lat
     diff_test_v100            -88%          -27%                      -4%
     v100_rank0                -86%          +48%                      +1%
 
+What the simulated GPU counts is what was traced: v100_rank0 is a step of ResNet-50 in DDP, with 107 operators of
+libraries forward and 108 backward, 161 additions of gradients, 330 views and 181 nodes; a forecast of that step has
+107, 108, 161, 323 and 162. It lacks DDP's copies into buckets.
+
 The published runs that the host decides (regime "short operators") are of models, whose hosts nobody describes: a host
 is who published and on which GPU. `published` stores what the clock predicts for each on hosts of several speeds, and
 what that says of three situations: the host is unknown (the median of the other hosts' speeds); it is known from its

@@ -12,7 +12,7 @@ import torch
 
 from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
-from simgpu.machine.hosts import CLASSES, class_of
+from simgpu.machine.hosts import CLASSES, KINDS, class_of
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
 
@@ -87,6 +87,10 @@ class Clock:
         self._prices_ns, self.called_ns = prices_ns, {name: prices_ns[name] for name in CALLS if prices_ns[name]}
         self._launch_ns = prices_ns["launch"]
         self._only_launches = host.only_launches
+        self._operators_ns = {
+            phase: {kind: prices_ns[class_of(kind, phase)] for kind in KINDS}
+            for phase in ("", "forward", "recomputation", "gradients", "backward", "optimizer step")
+        }
 
     def restart(self) -> None:
         """Set the time to zero and empty the queues."""
@@ -187,7 +191,7 @@ class Clock:
         """Return what an operator takes the host."""
         if phase is None:
             phase = places.phase(self.stepping)
-        price_ns = self._prices_ns[class_of(cost.host, phase)]
+        price_ns = self._operators_ns[phase][cost.host]
         return price_ns + cost.tensors * self._prices_ns["tensor of a list"] if cost.tensors else price_ns
 
     def called(self, kind: str, times: int = 1) -> None:

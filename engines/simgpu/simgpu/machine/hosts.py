@@ -43,6 +43,7 @@ PARTS = {  # in which report and table tell of them
 }
 _SLOWEST_US = 1e6  # beyond which no host is looked for
 Steps: TypeAlias = "Any | Callable[[Host], float]"
+KINDS = ("library", "light", "cast", "launch")  # of operators, whose class is another in another phase
 _BACKWARD = {"library": "library backward", "light": "light backward", "cast": "light backward"}
 _IN_STEP = {"light": "optimizer", "cast": "optimizer"}
 
