@@ -21,17 +21,17 @@ exercise = lesson("07")
     ),
 )
 def kv_cache_bytes(
-    requests: list[int], layers: int, kv_heads: int, head_size: int, dtype: torch.dtype, page: int
+    lengths: list[int], layers: int, kv_heads: int, head_size: int, dtype: torch.dtype, page: int
 ) -> int:
-    """Return the bytes of the pages that hold the keys and values of all requests."""
-    pages = sum(math.ceil(tokens / page) for tokens in requests)  # a request shares no page with another
+    """Return the bytes of the pages that hold all keys and values."""
+    pages = sum(math.ceil(tokens / page) for tokens in lengths)  # a request shares no page with another
     numbers_a_token = 2 * layers * kv_heads * head_size  # a key and a value
     return pages * page * numbers_a_token * dtype.itemsize
 
 
 @kv_cache_bytes.checks
 def _(case: Case) -> None:
-    for requests, layers, kv_heads, head_size, dtype, page in (
+    for lengths, layers, kv_heads, head_size, dtype, page in (
         ([1], 1, 1, 1, torch.float16, 1),  # one token: a key and a value
         ([5], 1, 1, 1, torch.float32, 1),
         ([5, 16], 2, 4, 8, torch.float16, 16),  # the text's own: less than a page, and exactly one
@@ -45,23 +45,23 @@ def _(case: Case) -> None:
         ([2**31 + 5], 1, 1, 1, torch.float16, 2**20),
         ([9_000_000, 8_000_000], 126, 8, 128, torch.bfloat16, 16),  # more bytes than 32 bits count
     ):
-        edges.note(*(["limit"] if page in requests else []), *(["order"] if requests == [33, 7, 900] else []))
-        given = list(requests)
+        edges.note(*(["limit"] if page in lengths else []), *(["order"] if lengths == [33, 7, 900] else []))
+        given = list(lengths)
         got = case.call(given, layers, kv_heads, head_size, dtype, page)
         tokens = 0
-        for request in requests:  # slowly: a page at a time
+        for request in lengths:  # slowly: a page at a time
             room = 0
             while room < request:
                 room += page
             tokens += room
         expected = tokens * layers * kv_heads * head_size * torch.empty(2, dtype=dtype, device="meta").nbytes
-        case.instead(given != requests, "changes the list of requests", "it is only to be counted")
+        case.instead(given != lengths, "changes the list of requests", "it is only to be counted")
         case.equal(got, expected, why=f"there is room for {tokens:,} tokens")
 
 
 @kv_cache_bytes.alternative("rounds up with whole numbers alone, which is exact for any size; needs a second look")
-def _(requests, layers, kv_heads, head_size, dtype, page):
-    room = sum(-(-tokens // page) * page for tokens in requests)
+def _(lengths, layers, kv_heads, head_size, dtype, page):
+    room = sum(-(-tokens // page) * page for tokens in lengths)
     return room * layers * kv_heads * head_size * dtype.itemsize * 2
 
 
