@@ -2,9 +2,11 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import simgpu
 from benchmarks import hosts as measured
@@ -52,3 +54,21 @@ def test_a_trace_left_out_is_told_by_its_own_first_step():
         launches_alone, others, own = measured.left_out(profile, [one for one in fit if one is not profile])
         assert launches_alone < -0.85 and abs(own) < 0.05, profile.name
         assert abs(others) < 0.5 or profile.odd, profile.name
+
+
+def test_the_command_reads_a_folder_of_traces_and_says_where_it_is_given_none(tmp_path, monkeypatch, capsys):
+    simgpu.enable()
+    for number in range(2):
+        with simgpu.timeline() as seen:
+            for step in range(3):
+                with torch.profiler.record_function(f"ProfilerStep#{step}"):
+                    x = torch.ones(4, 4, device="sim")
+                    (x @ x + 1).sum()
+        seen.export_chrome_trace(tmp_path / f"run_{number}.json")
+    monkeypatch.setattr(sys, "argv", ["hosts", str(tmp_path)])
+    measured.main()
+    said = capsys.readouterr().out
+    assert all(words in said for words in ("run_0", "µs of the host by class", "others' mean", "under the profiler"))
+    monkeypatch.setattr(sys, "argv", ["hosts", str(tmp_path / "nothing")])
+    with pytest.raises(SystemExit, match="which traces"):
+        measured.main()
