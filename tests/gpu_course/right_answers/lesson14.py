@@ -89,19 +89,6 @@ def keeps_a_flag(function, calls):
     return again
 
 
-def uses_pytorchs_counter(function, calls):
-    from torch._dynamo.testing import CompileCounter
-
-    counter, again = CompileCounter(), []
-    compiled = torch.compile(function, backend=counter)
-    for number, args in enumerate(calls):
-        before = counter.frame_count
-        compiled(*args)
-        if number > 0 and counter.frame_count != before:
-            again.append(number)
-    return again
-
-
 def multiplies_by_a_diagonal(linear, norm):
     scale = norm.weight / torch.sqrt(norm.running_var + norm.eps)
     result = nn.utils.skip_init(nn.Linear, *linear.weight.T.shape, device=scale.device, dtype=scale.dtype)
@@ -170,7 +157,7 @@ RIGHT = {
     "moved": [adds_to_two_sums, subtracts_what_stays_in_the_kernel],
     "clip": [takes_the_smaller_factor, uses_cond, prints_only_in_eager],
     "one_graph": [may_be_dynamic, decorates],
-    "recompiled": [looks_at_the_counters, keeps_a_flag, uses_pytorchs_counter],
+    "recompiled": [looks_at_the_counters, keeps_a_flag],
     "fold": [multiplies_by_a_diagonal, measures_what_both_do],
     "most_gained": [sorts_by_gain, counts_in_microseconds],
     "best_plan": [divides_whole, goes_backwards],
