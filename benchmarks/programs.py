@@ -2,8 +2,8 @@
 
 A table of `published.json` says which `programs` it timed, in which `mode` and number `format`, and how: with
 batch norms `fused` into convolutions, norms in float16 (`fast_norm`), `channels_last`, a copy of the batch to the GPU
-in the measured time (`copies`). `forecast(table, …)` runs one on tensors that have shapes and no memory: the
-first step, whose optimizer has no state yet.
+in the measured time (`copies`), the model `compiled` by torch.compile. `forecast(table, …)` runs one on tensors that
+have shapes and no memory: the first step, whose optimizer has no state yet.
 """
 
 from __future__ import annotations
@@ -189,4 +189,5 @@ def forecast(table: dict[str, Any], name: str, size: int, batch: int) -> simgpu.
     program = Program(table, name, size, batch)
     silent = warnings.catch_warnings(action="ignore")  # timm's, of names that it has changed
     with silent, _rounding(table["format"]):
-        return simgpu.forecast(program.model, program.batch, step=program.step)
+        ahead = simgpu.forecast(program.model, program.batch, step=program.step)
+        return ahead.compiled() if table.get("compiled") else ahead

@@ -9,7 +9,7 @@ import functools
 import sys
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -76,8 +76,11 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any], autocast: torch.dt
     from torch._inductor import compile_fx
 
     found: list[Lowered] = []
-    with _as_cuda(found), torch.random.fork_rng(devices=()), warnings.catch_warnings():
+    with _as_cuda(found), torch.random.fork_rng(devices=()), warnings.catch_warnings(), ExitStack() as modes:
         warnings.simplefilter("ignore")  # what is said of the GPU that is not here
+        gradients = torch.is_grad_enabled()
+        modes.enter_context(torch.inference_mode(False))  # in which fake tensors cannot be made
+        modes.enter_context(torch.set_grad_enabled(gradients))
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         values = [_fake(mode, one) for one in inputs]
         twin = _on_cuda(graph, mode)
