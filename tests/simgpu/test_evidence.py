@@ -103,11 +103,12 @@ def test_other_costs_have_no_evidence():
 def test_labels_are_one_line_and_tell_a_gpu_that_was_compared_from_others():
     for name in evidence.REGIMES:
         for gpu in ("T4", "MI300X"):
-            label = str(evidence.of_regime(name, gpu))
+            label = evidence.of_regime(name, gpu).long
             assert label.startswith("simulated") and len(label) < 175 and "\n" not in label, label
-    assert "other GPUs" in str(evidence.of_regime("training", "MI300X"))
-    assert "other" not in str(evidence.of_regime("power", "T4"))
-    assert "times too short" in str(evidence.of_regime("short operators", "T4"))
+    assert "other GPUs" in evidence.of_regime("training", "MI300X").long
+    assert "other" not in evidence.of_regime("power", "T4").long
+    short = str(evidence.of_regime("short operators", "T4"))
+    assert "times too short" in short and short.endswith("(short operators)") and len(short) < 80
     assert str(evidence.of_regime("host work", "T4")).endswith("not compared with published runs")
 
 

@@ -88,7 +88,12 @@ class Evidence:
         return f"{self.regime}: {self.error}"
 
     def __str__(self) -> str:
-        """The label: one line that says all this in words."""
+        """The label: one short line; `long` has the runs and the GPUs."""
+        return self.long if self.median is None else f"simulated, {self.error} ({self.regime})"
+
+    @property
+    def long(self) -> str:
+        """The label with what was compared, in one long line."""
         if self.regime == OTHER_COSTS:
             return f"simulated with other costs than the clock's own; {self.error}"
         what = _BY_HOST[self.regime][1] if self.regime in _BY_HOST else REGIMES[self.regime]

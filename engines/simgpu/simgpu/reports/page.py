@@ -98,7 +98,7 @@ def _time(report: Values) -> str:
         for phase, s in report.phases.items()
     ]
     table = _table("Parts of a step", ("part", "time", "share", ""), rows, numbers=(1, 2), raw=(3,)) if rows else ""
-    notes = [str(report.evidence), clock_sentence(report)]
+    notes = [report.evidence.long, clock_sentence(report)]
     return _paragraphs(said) + table + _paragraphs(notes, "quiet")
 
 

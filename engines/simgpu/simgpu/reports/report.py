@@ -186,7 +186,7 @@ class Values:
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}
-        label = {"regime": self.evidence.regime, "error": self.evidence.error, "label": str(self.evidence)}
+        label = {"regime": self.evidence.regime, "error": self.evidence.error, "label": self.evidence.long}
         return {"gpu": self.gpu.name, "evidence": label, **values}
 
     def json(self) -> str:

@@ -62,7 +62,7 @@ def _time(report: Values) -> list[str]:
     rows = [[phase, seconds_text(s), f"{s / report.step_time:.0%}"] for phase, s in report.phases.items()]
     said = [sentence(report) for sentence in STEP_SENTENCES]
     table = [tables.text(rows, right=(1, 2))] if rows else []
-    return [*filter(None, said), *table, str(report.evidence), clock_sentence(report)]
+    return [*filter(None, said), *table, report.evidence.long, clock_sentence(report)]
 
 
 def _host(report: Values) -> list[str]:
