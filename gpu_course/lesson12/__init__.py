@@ -47,6 +47,13 @@ def cut(text: torch.Tensor, starts: torch.Tensor, context: int, device: torch.de
 _TEXT = torch.tensor([7, 1, 9, 4, 250, 6, 3, 8, 2, 5, 11, 13], dtype=torch.uint8)
 
 
+cut.leaves_out("the text says which shapes there are", "empty")
+cut.leaves_out("these numbers take no other way than ordinary ones", "tiny not_finite negative")
+cut.leaves_out("the text names the formats", "half bfloat16 double bool complex")
+cut.leaves_out("no default is asked: it works on what it is handed", "default_type")
+cut.leaves_out("sizes are small numbers above 0", "number_negative number_large limit")
+
+
 @cut.checks
 def _(case: Case) -> None:
     long = (torch.arange(70_000) % 251).to(torch.uint8)  # a place is more than 16 bits count
@@ -99,6 +106,19 @@ def attend(x: torch.Tensor, qkv: nn.Linear, heads: int) -> torch.Tensor:
     q, k, v = qkv(x).view(split).permute(2, 0, 3, 1, 4)  # each (batch, heads, time, size)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)  # no mask in memory, no scores
     return mixed.transpose(1, 2).reshape(batch, time, width)
+
+
+attend.leaves_out("the text says which shapes there are", "scalar empty sliced")
+attend.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
+attend.leaves_out("the text names the formats", "half bfloat16 double whole bool complex")
+attend.leaves_out("two places show that none is named", "cpu elsewhere")
+attend.leaves_out("no default is asked: it works on what it is handed", "default_type")
+attend.leaves_out(
+    "the text says which model and which optimizer it is",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+attend.leaves_out("sizes are small numbers above 0", "number_zero number_negative number_large limit")
+attend.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
 
 
 @attend.checks
@@ -192,6 +212,19 @@ def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: tor
         optimizer.step()
         losses.append(loss.detach())  # on the device, without its graph
     return torch.stack(losses).tolist()  # the one read
+
+
+train_steps.leaves_out("the text says which shapes there are", "scalar empty permuted sliced")
+train_steps.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero negative")
+train_steps.leaves_out("the text names the formats", "half bfloat16 double bool complex")
+train_steps.leaves_out("two places show that none is named", "cpu elsewhere")
+train_steps.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train_steps.leaves_out(
+    "the text says which model and which optimizer it is",
+    "evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
+)
+train_steps.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+train_steps.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @train_steps.checks
@@ -307,6 +340,16 @@ def average(model: nn.Module) -> None:
         gradient.copy_(part.view_as(gradient))
 
 
+average.leaves_out("no default is asked: it works on what it is handed", "default_type")
+average.leaves_out("the text says which model and which optimizer it is", "evaluation frozen all_frozen two_groups")
+average.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+average.leaves_out("it changes what it is handed, as the text says", "unchanged")
+average.leaves_out("each rank has random numbers of its own", "random_state")
+average.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
+average.leaves_out("the text speaks of all ranks", "part")
+average.leaves_out("all ranks have the same model", "uneven")
+
+
 @average.checks
 def _(case: Case) -> None:
     for nprocs, kinds in ((3, _KINDS), (2, _KINDS[:1])):
@@ -358,6 +401,9 @@ def model_flops(width: int, layers: int, context: int, rows: int) -> int:
     weights = layers * 12 * width**2 + 256 * width
     attention = layers * 2 * context * width  # scores and mixture, for each token
     return 3 * 2 * rows * context * (weights + attention)
+
+
+model_flops.leaves_out("sizes are small numbers above 0", "number_zero number_negative number_large limit")
 
 
 @model_flops.checks

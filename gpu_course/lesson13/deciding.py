@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edges, edit, lesson
 
 __all__ = ["Offer", "batch_that_fits", "cheapest", "first_line"]
 
@@ -30,6 +30,10 @@ def first_line(report: dict) -> tuple[str, float]:
     longest = max(report["waits"], key=lambda row: row["seconds"])
     left = report["step_time"] - longest["seconds"]
     return f"{longest['file']}:{longest['line']}", report["step_time"] / left
+
+
+first_line.leaves_out("seconds are not below 0, and no limit is named", "number_negative number_large limit")
+first_line.leaves_out("rows come in any order, which a case shows", "order")
 
 
 @first_line.checks
@@ -148,8 +152,14 @@ def batch_that_fits(peak_of: Callable, capacity: int, room: int) -> int:
     return low
 
 
+batch_that_fits.leaves_out("bytes are whole numbers, from 0 on", "number_negative number_large")
+batch_that_fits.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+batch_that_fits.leaves_out("it changes what it is handed, as the text says", "unchanged")
+
+
 @batch_that_fits.checks
 def _(case: Case) -> None:
+    edges.note("limit")  # a peak that fills the room exactly
     for runs, capacity, room in (
         (_Runs(100, 10), 1_000, 0),  # 60
         (_Runs(100, 10), 1_000, 150),  # 45
@@ -250,8 +260,13 @@ def cheapest(offers: list, samples: int, deadline_h: float, budget: float) -> st
     return best
 
 
+cheapest.leaves_out("what an offer has is in its fields", "number_zero number_negative number_large")
+cheapest.leaves_out("offers are several", "one_entry order")
+
+
 @cheapest.checks
 def _(case: Case) -> None:
+    edges.note("limit")  # a deadline and a budget that are met exactly
     for offers, samples, deadline_h, budget in _TASKS:
         got = case.call(list(offers), samples, deadline_h, budget)
         case.equal(got, _choice(offers, samples, deadline_h, budget), why=_told(offers, samples, deadline_h, budget))
@@ -320,6 +335,9 @@ _TASKS = (
     ((_offer("just in time", 1, 2.0, 2.0, start_h=0.5), _offer("dear", 1, 9.0)), 18_000, 1.5, 9.0),
     ((_offer("just enough", 1, 2.0, 2.0, start_h=0.5), _offer("dear", 1, 9.0)), 18_000, 9.0, 3.0),
     ((), 10_000, 1.0, 9.0),
+    # a step is a whole one: 201 samples in steps of 200 are two
+    ((_offer("two steps", 2, 1.0, 1800.0, batch=100),), 201, 0.9, 9.0),
+    ((_offer("fast", price=2.5, step_s=0.9), _offer("slow", price=0.5, step_s=3.6)), 10_000, 1.1, 10.0),
 )
 
 

@@ -63,6 +63,20 @@ train_on.broken(
 )
 
 
+train_on.leaves_out("the text says which shapes there are", "scalar empty permuted sliced")
+train_on.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite")
+train_on.leaves_out("the text names the formats", "half bfloat16 double bool complex")
+train_on.leaves_out("two places show that none is named", "elsewhere")
+train_on.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train_on.leaves_out(
+    "the text says which model and which optimizer it is",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+train_on.leaves_out("there are batches, in their order", "no_entries order")
+train_on.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+train_on.leaves_out("it changes what it is handed, as the text says", "unchanged")
+
+
 @train_on.checks
 def _(case: Case) -> None:
     for sizes in ((2,), (3, 5), (4, 1, 2, 6)):
@@ -237,6 +251,17 @@ def device_test(make_layer: Callable[[], nn.Module], x: torch.Tensor, device: to
     result = layer.to(device)(x.to(device))
     assert result.device == device
     torch.testing.assert_close(result.cpu(), expected)
+
+
+device_test.leaves_out(
+    "the layer says what its input is",
+    "scalar empty single permuted sliced half bfloat16 double whole bool complex",
+)
+device_test.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
+device_test.leaves_out("two places show that none is named", "elsewhere")
+device_test.leaves_out("no default is asked: it works on what it is handed", "default_type")
+device_test.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+device_test.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @device_test.checks

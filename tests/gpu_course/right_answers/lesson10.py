@@ -1,5 +1,6 @@
 """Right answers of lesson 10 that are no edits of the reference."""
 
+import contextlib
 import math
 
 import torch
@@ -264,7 +265,8 @@ def tries_a_few_meshes():
     for name, task in lesson10.TASKS.items():
         found = []
         for tensor, pipeline, stage in ((1, 1, 1), (1, 1, 2), (1, 1, 3), (4, 16, 0), (8, 4, 1), (8, 8, 1)):
-            plan = parallel_plan.plan(**task, tensor=tensor, pipeline=pipeline, stage=stage)
+            with contextlib.suppress(ValueError):  # which this cluster cannot be divided into
+                plan = parallel_plan.plan(**task, tensor=tensor, pipeline=pipeline, stage=stage)
             if plan.fits:
                 found.append((plan.step_s, (tensor, pipeline, stage)))
         best[name] = min(found)[1]
