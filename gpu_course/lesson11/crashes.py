@@ -108,6 +108,20 @@ def _as_on_cuda() -> Iterator[None]:
         simgpu.configure(errors="immediate")
 
 
+train_tagger.leaves_out("the program says which shapes it takes", "scalar empty single permuted sliced")
+train_tagger.leaves_out("the program takes ordinary numbers", "huge tiny not_finite negative")
+train_tagger.leaves_out("the program says which formats it takes", "half bfloat16 double bool complex")
+train_tagger.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
+train_tagger.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train_tagger.leaves_out(
+    "the program says which model and which optimizer it trains",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+train_tagger.leaves_out("there are batches, in their order", "no_entries one_entry order")
+train_tagger.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+train_tagger.leaves_out("it changes what it is handed, as the text says", "unchanged")
+
+
 @train_tagger.checks
 def _(case: Case) -> None:
     model, right, batches = tagger(), tagger(), texts()
@@ -209,6 +223,20 @@ def signals() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return Batches(zip(x.split(3, dim=1), x.cumsum(dim=1).tanh().split(3, dim=1), strict=True))
 
 
+train_on_stream.leaves_out("the program says which shapes it takes", "scalar empty single permuted")
+train_on_stream.leaves_out("the program takes ordinary numbers", "huge tiny not_finite zero")
+train_on_stream.leaves_out("the program says which formats it takes", "half bfloat16 double bool complex")
+train_on_stream.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
+train_on_stream.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train_on_stream.leaves_out(
+    "the program says which model and which optimizer it trains",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+train_on_stream.leaves_out("there are batches, in their order", "no_entries one_entry order")
+train_on_stream.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+train_on_stream.leaves_out("it changes what it is handed, as the text says", "unchanged")
+
+
 @train_on_stream.checks
 def _(case: Case) -> None:
     model, right, pieces = echo(), echo(), signals()
@@ -295,6 +323,20 @@ def points(count: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     made = torch.Generator().manual_seed(seed)
     x = [torch.randn(128, 16, generator=made) for _ in range(count)]
     return Batches((one, one[:, :4].argmax(dim=1)) for one in x)
+
+
+train_and_validate.leaves_out("the program says which shapes it takes", "scalar empty single permuted sliced")
+train_and_validate.leaves_out("the program takes ordinary numbers", "huge tiny not_finite")
+train_and_validate.leaves_out("the program says which formats it takes", "half bfloat16 double bool complex")
+train_and_validate.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
+train_and_validate.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train_and_validate.leaves_out(
+    "the program says which model and which optimizer it trains",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+train_and_validate.leaves_out("there are batches, in their order", "one_entry order")
+train_and_validate.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+train_and_validate.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @train_and_validate.checks
@@ -392,6 +434,13 @@ photo_means.broken(
     +        return read[index].float().mean().item()
     '''
 )
+
+
+photo_means.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+photo_means.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+photo_means.leaves_out("it is one run", "other_input")
+photo_means.leaves_out("it changes what it is handed, as the text says", "unchanged")
+photo_means.leaves_out("each process has random numbers of its own", "random_state")
 
 
 @photo_means.checks

@@ -75,6 +75,11 @@ _WEEKS: dict[str, dict[str, Any]] = {
 _DOING = {"lost": "training that was done again", "starting": "starts", "stuck": "waiting in a collective"}
 
 
+decide.leaves_out("its notes go on from call to call", "second_call")
+decide.leaves_out("a policy is judged by whole weeks", "other_input")
+decide.leaves_out("`notes` is its own to change", "unchanged")
+
+
 @decide.checks
 def _(case: Case) -> None:
     for name, options in _WEEKS.items():  # two drills, and two weeks with other rates and save times

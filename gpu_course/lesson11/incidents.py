@@ -92,6 +92,9 @@ def name_causes() -> dict[str, tuple[str, str]]:
     }
 
 
+name_causes.leaves_out("it takes no argument", "other_input")
+
+
 @name_causes.checks
 def _(case: Case) -> None:
     got = case.call()

@@ -130,6 +130,23 @@ def _one_process(*shares_of_ranks: list) -> tuple[int, dict[str, torch.Tensor]]:
     return taken, dict(right.state_dict())
 
 
+train_together.leaves_out("the program says which shapes it takes", "scalar empty permuted sliced")
+train_together.leaves_out("the program takes ordinary numbers", "tiny zero")
+train_together.leaves_out("the program says which formats it takes", "half bfloat16 double whole bool complex")
+train_together.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train_together.leaves_out(
+    "the program says which model and which optimizer it trains",
+    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+)
+train_together.leaves_out("there are batches, in their order", "no_entries order")
+train_together.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+train_together.leaves_out("it changes what it is handed, as the text says", "unchanged")
+train_together.leaves_out("each process has random numbers of its own", "random_state")
+train_together.leaves_out("two ranks show what the text says", "three_ranks four_ranks")
+train_together.leaves_out("the text speaks of all ranks", "part")
+train_together.leaves_out("all ranks have equally many batches", "uneven")
+
+
 @train_together.checks
 def _(case: Case) -> None:
     called = "train_together(model, batches)"

@@ -261,7 +261,6 @@ def cheapest(offers: list, samples: int, deadline_h: float, budget: float) -> st
 
 
 cheapest.leaves_out("what an offer has is in its fields", "number_zero number_negative number_large")
-cheapest.leaves_out("offers are several", "one_entry order")
 
 
 @cheapest.checks

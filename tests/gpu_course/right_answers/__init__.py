@@ -7,14 +7,7 @@ from pathlib import Path
 
 from gpu_course.checks import Edit, Exercise, read
 
-__all__ = ["CONVERTED", "stored"]
-
-CONVERTED = (
-    "00",
-    "01",
-    "02",
-    "14",
-)  # lessons whose exercises have right answers here, and name the edges that they leave out
+__all__ = ["stored"]
 
 
 def stored(exercise: Exercise) -> list[tuple[str, Edit | Callable]]:
