@@ -123,14 +123,20 @@ ENOUGH = 8  # of a budget that allows fewer, the text leaves no room
 
 @pytest.mark.parametrize(("exercise", "answer"), STORED)
 def test_a_stored_right_answer_is_accepted_with_room_to_spare(exercise, answer):
+    full = used_up(exercise, answer.of(exercise.reference) if isinstance(answer, Edit) else answer)
+    assert not full or full <= used_up(exercise, exercise.reference)  # as where the text says "once"
+
+
+def used_up(exercise, answer):
+    """Return the budgets, of those that leave room, of which `answer` uses more than nine tenths."""
     with edges.recording() as seen:
-        exercise.examine(answer.of(exercise.reference) if isinstance(answer, Edit) else answer, devices.check_devices())
-    assert [one for one in seen.budgets if one[2] >= ENOUGH and one[1] > 0.9 * one[2]] == []
+        exercise.examine(answer, devices.check_devices())
+    return {(what, allowed) for what, used, allowed in seen.budgets if allowed >= ENOUGH and used > 0.9 * allowed}
 
 
 def test_three_right_answers_in_other_styles_are_kept_of_each_exercise():
-    kept = {one: {*(name for name, _ in stored(one)), *(other.cost for other in one.alternatives)} for one in EXERCISES}
-    assert kept and [one.name for one, styles in kept.items() if len(styles) < 3] == []
+    kept = {one.name: len(stored(one)) + len(one.alternatives) for one in EXERCISES}
+    assert kept and [name for name, count in kept.items() if count < 3] == []
 
 
 def test_every_exercise_has_another_style():
