@@ -223,7 +223,29 @@ def tries_the_limit_first(step, limit):
     return good
 
 
+def counts_page_by_page(lengths, layers, kv_heads, head_size, dtype, page):
+    of_a_page = page * layers * kv_heads * head_size * dtype.itemsize
+    keys = values = 0
+    for tokens in lengths:
+        while tokens > 0:
+            keys += of_a_page
+            values += of_a_page
+            tokens -= page
+    return keys + values
+
+
+def rounds_each_length_up(lengths, layers, kv_heads, head_size, dtype, page):
+    def rounded(tokens):
+        left = tokens % page
+        return tokens if left == 0 else tokens + page - left
+
+    places = sum(map(rounded, lengths))
+    heads = layers * kv_heads
+    return 2 * places * heads * head_size * dtype.itemsize
+
+
 RIGHT = {
+    "kv_cache_bytes": [counts_page_by_page, rounds_each_length_up],
     "accumulate": [names_the_logits, adds_in_a_helper],
     "quarter_step": [puts_the_lever_back_in_any_case, loops_over_two_halves],
     "four_parts": [adds_for_each_parameter, asks_for_types],
