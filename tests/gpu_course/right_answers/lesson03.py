@@ -83,10 +83,10 @@ def clamps_the_error(prediction, target, delta):
 
 
 def multiplies_masks(prediction, target, delta):
-    difference = prediction - target
-    inside = difference.abs() <= delta
-    square = 0.5 * difference * difference
-    line = delta * (difference.abs() - delta / 2)
+    size = (prediction - target).abs()
+    inside = size <= delta
+    square = size * size / 2
+    line = delta * size - delta**2 / 2
     return (square * inside + line * ~inside).mean(-1)
 
 
