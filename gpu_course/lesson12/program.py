@@ -424,7 +424,7 @@ def untouched(case: Program) -> Iterator[None]:
 
     def settings() -> Any:
         now = simgpu.settings()
-        return now.spec, now.costs, now.capacity_bytes
+        return now.spec, now.host, now.costs, now.capacity_bytes
 
     kept, begin_ms = settings(), simgpu.clock_ms()
     try:
