@@ -44,36 +44,34 @@ from typing import Any, NamedTuple
 
 import simgpu
 from course_utils import tables
-from simgpu import evidence
-from simgpu.machine import hosts
-from simgpu.machine.profiles import OTHER, Profile, Unit
+from simgpu import evidence, hosts, profiles
 
 STEPS = 3  # of the profiler that a trace must have: the first sets up
 STARTING = ("library", "light", "cast", "library backward", "light backward", "optimizer", "copy")
 
 
-def read(folder: Path) -> list[Profile]:
+def read(folder: Path) -> list[profiles.Profile]:
     """Return the traces of a folder, in order of their names."""
-    return [Profile(path) for path in sorted(folder.glob("*.json*"))]
+    return [profiles.Profile(path) for path in sorted(folder.glob("*.json*"))]
 
 
-def whole(found: Iterable[Profile]) -> list[Profile]:
+def whole(found: Iterable[profiles.Profile]) -> list[profiles.Profile]:
     """Return those with enough steps, in which the host's operators are all there."""
     return [profile for profile in found if len(profile.steps) >= STEPS and profile.by_class.get("library")]
 
 
-def ratios(found: Iterable[Profile]) -> dict[str, float]:
+def ratios(found: Iterable[profiles.Profile]) -> dict[str, float]:
     """Return what each class takes beside "library": the geometric mean over hosts that have both."""
     kept: dict[str, list[float]] = {}
     for profile in found:
         means = profile.means_us
         for name in means:
-            if name != OTHER and means[name] > 0:
+            if name != profiles.OTHER and means[name] > 0:
                 kept.setdefault(name, []).append(means[name] / means["library"])
     return {name: math.exp(sum(map(math.log, values)) / len(values)) for name, values in kept.items()}
 
 
-def left_out(profile: Profile, others: list[Profile]) -> tuple[float, float, float]:
+def left_out(profile: profiles.Profile, others: list[profiles.Profile]) -> tuple[float, float, float]:
     """Return the errors of the host's own time in the later steps: launches alone, others' mean, its own first step."""
     known = ratios(others)
     mean_us = math.exp(sum(math.log(other.speed_us(known)) for other in others) / len(others))
@@ -87,12 +85,12 @@ def left_out(profile: Profile, others: list[Profile]) -> tuple[float, float, flo
     return launches / real - 1, mean_us * priced / real - 1, own_us * priced / real - 1
 
 
-def _priced(units: list[Unit], known: dict[str, float]) -> float:
+def _priced(units: list[profiles.Unit], known: dict[str, float]) -> float:
     return sum(known.get(part.of, 0.0) for unit in units for part in unit.parts)
 
 
-def show(found: list[Profile]) -> None:
-    classes = [name for name in (*hosts.CLASSES, OTHER) if any(name in profile.by_class for profile in found)]
+def show(found: list[profiles.Profile]) -> None:
+    classes = [name for name in (*hosts.CLASSES, profiles.OTHER) if any(name in profile.by_class for profile in found)]
     rows = [[p.name, p.gpu or "not named", *(f"{p.means_us.get(name, 0):.1f}" for name in classes)] for p in found]
     right = tuple(range(2, 2 + len(classes)))
     print("µs of the host by class, the profiler included")

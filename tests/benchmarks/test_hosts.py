@@ -10,7 +10,7 @@ import torch
 
 import simgpu
 from benchmarks import hosts as measured
-from simgpu.machine import hosts
+from simgpu import hosts
 
 TRACES = os.environ.get("SIMGPU_TRACES", "")
 needs_traces = pytest.mark.skipif(not TRACES, reason="SIMGPU_TRACES names no folder with traces of real GPUs")

@@ -21,11 +21,12 @@ below the level where Python is asked).
 `python -m simgpu program.py` and `pytest -p simgpu.pytest` do so for a whole program and for tests. With `record=True`,
 and from the command line, `report()` says what the program's lines cost, and what would be otherwise on other GPUs.
 
-What others may use is in `__all__`: functions, classes, and eight modules whose own `__all__` says what is theirs.
+What others may use is in `__all__`: functions, classes, and nine modules whose own `__all__` says what is theirs.
 
 - `evidence`: how far the clock is from published runs, by what decides a time;
 - `gpus`: the data sheets of GPUs that were built;
 - `hosts`: what hosts take for an operation that they hand to a GPU;
+- `profiles`: what a host did, by a trace of PyTorch's profiler;
 - `ledger`: which storages a program makes on any device, how large, whose, and where;
 - `composite`: modes that see every operator, those that PyTorch would take apart included;
 - `collectives`: which operation between ranks an operator is, and its bytes;
@@ -63,7 +64,7 @@ from simgpu.forecasts.memory_forecast import MemoryForecast
 from simgpu.forecasts.time_forecast import Share, TimeForecast
 from simgpu.ground import composite, places
 from simgpu.ground.units import bytes_text, seconds_text
-from simgpu.machine import flops, gpus, hosts
+from simgpu.machine import flops, gpus, hosts, profiles
 from simgpu.machine.cluster import LINKS, Cluster, Link
 from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
@@ -78,9 +79,9 @@ __all__ = [
     "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "compiled", "composite",
     "configure", "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus",
     "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger", "load_ipython_extension",
-    "memory", "out_of_memory", "places", "ready", "remember_sources", "report", "reset", "restore", "run_in_child",
-    "seconds_text", "settings", "sources", "step", "timeline", "unavailable", "unload_ipython_extension",
-    "values_of", "without_face",
+    "memory", "out_of_memory", "places", "profiles", "ready", "remember_sources", "report", "reset", "restore",
+    "run_in_child", "seconds_text", "settings", "sources", "step", "timeline", "unavailable",
+    "unload_ipython_extension", "values_of", "without_face",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

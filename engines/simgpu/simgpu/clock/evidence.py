@@ -89,7 +89,10 @@ class Evidence:
 
     def __str__(self) -> str:
         """The label: one short line; `long` has the runs and the GPUs."""
-        return self.long if self.median is None else f"simulated, {self.error} ({self.regime})"
+        if self.median is None:
+            return self.long
+        host = ", within a factor of 2" if self.regime == "host assumed" else ""
+        return f"simulated, {self.error} ({self.regime}{host})"
 
     @property
     def long(self) -> str:

@@ -4,6 +4,7 @@ import json
 import os
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from simgpu.face import options, switch
 _MAGIC = "simgpu"
 
 
-def run(notebook: Path, *, keep_going: bool) -> int:
+def run(notebook: Path, *, keep_going: bool, failed: Callable[[BaseException], None]) -> int:
     """Run the code cells of a notebook in order, in its own folder; return 1 if one failed, which ends it, else 0.
 
-    A cell that has the tag `raises-exception` may fail. `keep_going` runs the other cells too. Raises SystemExit where
-    IPython is missing.
+    A cell that has the tag `raises-exception` may fail, and one that ends the program with status 0, as `--steps` does,
+    is the last. `keep_going` runs the other cells too; `failed` is told of each error. Raises SystemExit where IPython
+    is missing.
     """
     try:
         from IPython.core.interactiveshell import InteractiveShell
@@ -31,9 +33,14 @@ def run(notebook: Path, *, keep_going: bool) -> int:
     for number, cell in enumerate(cells, 1):
         result = shell.run_cell("".join(cell["source"]), store_history=True)
         allowed = "raises-exception" in cell["metadata"].get("tags", ())
-        ran += result.success or allowed
+        ended = isinstance(result.error_in_exec, SystemExit) and not result.error_in_exec.code
+        ran += result.success or allowed or ended
+        if ended:
+            print(f"{notebook.name}: ended in code cell {number} of {len(cells)}", file=sys.stderr)
+            return 0
         if not result.success and not allowed:
             print(f"{notebook.name}: code cell {number} of {len(cells)} failed", file=sys.stderr)
+            failed(result.error_in_exec or result.error_before_exec)
             if not keep_going:
                 break
     print(f"{notebook.name}: {ran} of {len(cells)} code cells ran", file=sys.stderr)

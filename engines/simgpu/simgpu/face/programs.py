@@ -37,11 +37,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (RuntimeError, TypeError, ValueError) as error:
         sys.exit(f"python -m simgpu: {error}")
     if given.package:
-        _run(lambda: _run_package(command), wished)
+        _run(lambda session: _run_package(command), wished)
     elif command[0].endswith(".ipynb"):
-        _run(lambda: sys.exit(notebooks.run(Path(command[0]), keep_going=given.keep_going)), wished)
+        notebook, keep_going = Path(command[0]), given.keep_going
+        _run(lambda session: sys.exit(notebooks.run(notebook, keep_going=keep_going, failed=session.failed)), wished)
     else:
-        _run(lambda: _run_program(command), wished)
+        _run(lambda session: _run_program(command), wished)
 
 
 def _run_program(command: list[str]) -> None:
@@ -56,12 +57,12 @@ def _run_package(command: list[str]) -> None:
     runpy.run_module(command[0], run_name="__main__", alter_sys=True)
 
 
-def _run(program: Callable[[], None], wished: command_line.Wishes) -> None:
+def _run(program: Callable[[command_line.Session], None], wished: command_line.Wishes) -> None:
     """Run a program, then report. Where it fails, its traceback begins with its own first line."""
     session = wished.start()
     command_line.tell_children(wished)
     try:
-        program()
+        program(session)
     except Exception as error:
         error.__traceback__ = _of_program(error.__traceback__)
         session.failed(error)
@@ -69,7 +70,7 @@ def _run(program: Callable[[], None], wished: command_line.Wishes) -> None:
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     except SystemExit as end:
-        if end.code:
+        if end.code and session.failure is None:
             session.failed(end)
         status = wished.finish(session)
         sys.exit(end.code or status)

@@ -21,6 +21,8 @@ from typing import Any, TypeAlias
 
 from simgpu.machine.operator_table import takes_host_long
 
+__all__ = ["LONG_US", "ODD_US", "OTHER", "Call", "Part", "Profile", "Unit", "read"]
+
 Event: TypeAlias = dict[str, Any]  # as JSON has it
 
 LONG_US = 1000.0  # no operator of the host's takes as long

@@ -16,6 +16,7 @@ from simgpu.reports.words import (
     assumptions,
     clock_sentence,
     count_text,
+    finished_a_step,
     host_cells,
     host_sentence,
     kernel_cells,
@@ -44,6 +45,8 @@ def fragment(report: Values) -> str:
         ("Look at first", _suspects(report)),
         ("Errors", _errors(report)),
         ("Memory at the peak", _memory(report)),
+    ]
+    of_a_step = [
         ("Time of a step", _time(report)),
         ("What the host does", _host(report)),
         ("Where the GPU waits", _rows(report.waits, "Idle time of the GPU in a step, by the program's own line")),
@@ -53,6 +56,10 @@ def fragment(report: Values) -> str:
         ("What if", _options(report)),
         ("What is not in these times", _list("ul", not_simulated(report))),
     ]
+    if finished_a_step(report):
+        sections += of_a_step
+    elif report.fits:
+        sections = sections[:2]  # how far memory had come says nothing
     parts = [f"<section><h2>{title}</h2>{content}</section>" for title, content in sections if content]
     return _template("fragment").substitute(
         title=html.escape(title), answers="\n".join(said), sections="\n".join(parts)

@@ -12,6 +12,7 @@ from simgpu.reports.words import (
     assumptions,
     clock_sentence,
     count_text,
+    finished_a_step,
     host_cells,
     host_sentence,
     kernel_cells,
@@ -32,6 +33,8 @@ def text(report: Values) -> str:
         ("Look at first", _suspects(report)),
         ("Errors", [f"{error.where}: {error.kind}: {error.text}" for error in report.errors]),
         ("Memory at the peak", _memory(report)),
+    ]
+    of_a_step = [
         ("Time of a step", _time(report)),
         ("What the host does, in a step", _host(report)),
         ("Where the GPU waits, in a step", _rows(report.waits)),
@@ -41,6 +44,10 @@ def text(report: Values) -> str:
         ("What if", _options(report)),
         ("What is not in these times", list(not_simulated(report))),
     ]
+    if finished_a_step(report):
+        sections += of_a_step
+    elif report.fits:
+        sections = sections[:3]  # how far memory had come says nothing
     return "\n\n".join("\n".join([title, *lines] if title else lines) for title, lines in sections if lines)
 
 

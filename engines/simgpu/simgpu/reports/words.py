@@ -41,9 +41,16 @@ def answer(report: Values) -> list[str]:
         return [title, fits, step]
     failure = report.failure
     ended = f"The program failed at {failure.where}: {failure.kind}: {failure.text}"
-    if not report.steps:
+    if not report.fits:
+        return [title, ended, fits]
+    if not finished_a_step(report):
         return [title, ended, "It had not finished a step, so nothing is known of its memory and its time."]
     return [title, ended, f"Until then it had done {report.steps:,} steps, and {room} were in use at most. {step}"]
+
+
+def finished_a_step(report: Values) -> bool:
+    """Return whether the rows are of a step, and not of what a program did before it failed."""
+    return report.failure is None or report.steps > 0
 
 
 def nothing_sentence(report: Values) -> str:
