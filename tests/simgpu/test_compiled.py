@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import sys
 from unittest import mock
 
 import pytest
@@ -19,6 +20,14 @@ pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(sim
 @pytest.fixture(autouse=True)
 def _forgotten():
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def recursion():
+    """Let Inductor set the limit of recursion, as it does where it writes C++."""
+    limit = sys.getrecursionlimit()
+    yield
+    sys.setrecursionlimit(limit)
 
 
 def chain(x):
@@ -51,11 +60,13 @@ def test_products_are_calls_of_a_library_with_their_operations():
 
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="without a C++ compiler")
 @pytest.mark.parametrize("function", [chain, normalised, product])
+@pytest.mark.usefixtures("recursion")
 def test_as_many_kernels_are_written_as_inductor_writes_on_the_cpu(function):
     from torch._inductor.utils import run_and_get_code
 
     x = torch.rand(64, 64)
-    with mock.patch.dict(os.environ):  # which names Inductor's cache afterwards
+    threads = torch._inductor.config.patch(compile_threads=1)
+    with mock.patch.dict(os.environ), threads:  # which names Inductor's cache afterwards
         _, (code,) = run_and_get_code(torch.compile(function), x)
     written = re.findall(r"^cpp_fused_\w+ = async_compile", code, re.MULTILINE)
     torch._dynamo.reset()

@@ -151,8 +151,8 @@ def any_stale() -> bool:
 
 def refuse_stale(tensor: object, given: Any) -> None:
     """Raise where a tensor, with others that are `given`, must not change in place: a gradient would be wrong."""
-    if type(tensor) is not SimTensor:
-        return
+    if type(tensor) is not SimTensor or tensor._inner.layout is not torch.strided:
+        return  # a sparse tensor has no views
     key = tensor.untyped_storage()._cdata
     known = _stale.get(key)
     if known is None:
