@@ -13,7 +13,11 @@ from simgpu.face import options, switch
 _MAGIC = "simgpu"
 
 
-def run(notebook: Path, *, keep_going: bool, failed: Callable[[BaseException], None]) -> int:
+def _nobody(error: BaseException) -> None:
+    """Tell nobody of an error."""
+
+
+def run(notebook: Path, *, keep_going: bool, failed: Callable[[BaseException], None] = _nobody) -> int:
     """Run the code cells of a notebook in order, in its own folder; return 1 if one failed, which ends it, else 0.
 
     A cell that has the tag `raises-exception` may fail, and one that ends the program with status 0, as `--steps` does,
