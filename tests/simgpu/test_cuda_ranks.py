@@ -60,6 +60,9 @@ if rank == 0:
 optimizer.step()
 model(torch.randn(8, 4).cuda()).square().mean().backward()
 optimizer.step()
+for _ in range(300):  # gloo's thread lets messages go while the next ones begin: no lock is kept that it may need
+    dist.all_reduce(torch.ones(4, device="cuda"), async_op=True)
+    dist.broadcast(torch.ones(4, device="cuda"), 0, async_op=True)
 dist.destroy_process_group()
 """
 

@@ -21,6 +21,7 @@ from simgpu.ground.torch_internals import Args, Kwargs, Operator
 VERSION = (2, 27, 3)
 _LACKS = {torch.int16: "Short", torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64"}
 _BETWEEN_TWO = ("send", "recv_", "recv_any_source_", "alltoall_")  # NCCL lets strides be any here; gloo does not
+_OF_GPUS = torch._C.DispatchKeySet(torch._C.DispatchKey.PrivateUse1)
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 
 
@@ -98,16 +99,26 @@ def refuse_the_cpu() -> None:
     for name in torch._C._dispatch_get_all_op_names():
         space, _, short = name.partition("::")
         if space == "c10d" and torch._C._dispatch_has_kernel_for_dispatch_key(name, "CPU"):
-            kernel = partial(_unless_refused, torch.library.get_kernel(name, "CPU"))
+            func = getattr(torch.ops.c10d, short).default
+            kernel = partial(_unless_refused, func, torch.library.get_kernel(name, "CPU"))
             library.impl(short, kernel, "CPU", with_keyset=True, allow_override=True)
     _kept.append(library)
 
 
-def _unless_refused(kernel: Any, keys: Any, *args: Any, **kwargs: Kwargs) -> Any:
-    rules = None if communication.is_carrying() else communication.rules_of(collectives.group_of(args))
+def _unless_refused(func: Operator, kernel: Any, keys: Any, *args: Any, **kwargs: Kwargs) -> Any:
+    group = collectives.group_of(args)
+    rules = None if communication.is_carrying() else communication.rules_of(group)
     if isinstance(rules, Rules) and not rules.takes_cpu:
         raise RuntimeError("No backend type associated with device type cpu")
+    # `call_boxed` keeps the interpreter's lock while gloo's thread, for which it waits, may need that lock to let the
+    # message before this one go. `redispatch` gives the lock away; the kernel of the other device asks the same gloo.
+    if _has_gpus(group) and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "PrivateUse1"):
+        return func.redispatch(_OF_GPUS, *args, **kwargs)
     return kernel.call_boxed(keys, *args, **kwargs)
+
+
+def _has_gpus(group: dist.ProcessGroup | None) -> bool:
+    return group is not None and any(device.type == "sim" for device in group._device_types)
 
 
 def device_of_objects(plain: Callable[..., str], group: Any = None) -> str:
