@@ -245,7 +245,7 @@ def kernel_environment(folder: Path, device: str | None = "sim", **extra: str) -
     write(startup / "01-own-folder.py", OWN_FOLDER.format(folder=str(folder)))
     made = {"IPYTHONDIR": str(folder / "ipython"), "COURSE_PROGRESS": str(folder / "progress.json")}
     if device is not None:
-        made["COURSE_DEVICE"] = device
+        made |= dict.fromkeys(("COURSE_DEVICE", "RANKLAUNCH_DEVICE", "KERNELCHECK_DEVICE"), device)
     if device in ("cpu", "sim"):
         made["CUDA_VISIBLE_DEVICES"] = ""
     return {**os.environ, **made, **extra}

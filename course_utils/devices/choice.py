@@ -23,11 +23,14 @@ def pick() -> torch.device:
     """Return the device that the lessons use: CUDA, else MPS or XPU, else the simulated GPU, else the CPU.
 
     A real GPU is taken only after one small kernel ran on it. The device carries an index, except the CPU. The
-    environment variable COURSE_DEVICE (cpu, sim, cuda, mps or xpu) overrides the order: another value raises
-    ValueError, and a real GPU that does not work RuntimeError. Where the simulated GPU cannot be, the CPU is returned
-    and the reason is printed once.
+    environment variable COURSE_DEVICE (cpu, sim, cuda, mps or xpu) overrides the order, also for ranks and kernels:
+    another value raises ValueError, and a real GPU that does not work RuntimeError. Where the simulated GPU cannot be,
+    the CPU is returned and the reason is printed once.
     """
-    return _pick(os.environ.get("COURSE_DEVICE", ""))
+    wanted = "sim" if os.environ.get("SIMGPU_ONLY") else os.environ.get("COURSE_DEVICE", "")
+    for name in ("RANKLAUNCH_DEVICE", "KERNELCHECK_DEVICE") if wanted else ():
+        os.environ.setdefault(name, wanted)
+    return _pick(wanted)
 
 
 @functools.cache

@@ -205,6 +205,22 @@ def test_course_device_overrides_and_a_real_gpu_that_is_missing_is_an_error_with
         devices.pick()
 
 
+def test_ranks_and_kernels_compute_where_the_course_does(monkeypatch):
+    for name in ("RANKLAUNCH_DEVICE", "KERNELCHECK_DEVICE"):
+        monkeypatch.setenv(name, "cuda")  # so that what is set below goes with the test
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    devices.pick()
+    assert os.environ["RANKLAUNCH_DEVICE"] == os.environ["KERNELCHECK_DEVICE"] == "cpu"
+
+
+@needs_simulator
+def test_a_process_that_has_simulated_gpus_alone_picks_one(monkeypatch):
+    monkeypatch.setenv("COURSE_DEVICE", "cuda")
+    monkeypatch.setenv("SIMGPU_ONLY", "1")
+    assert devices.pick() == torch.device("sim", 0)
+
+
 @needs_simulator
 def test_the_simulated_gpu_is_picked_where_there_is_no_real_one(monkeypatch, capsys):
     monkeypatch.setenv("COURSE_DEVICE", "sim")

@@ -153,13 +153,12 @@ def test_lessons_import_rooms_and_nothing_deeper(path):
     assert {name.split(".")[1] for name in used} <= walls.rooms("course_utils")
 
 
-OBEYED = "COURSE_DEVICE"  # the one setting of the course that engines obey: a reader sets one variable for all
 NAMES = re.compile(r"(?<!of )\b(?:the|this|a) course\b|\bcourse[-_]|\bgpu_course\b|\blessons?\b", re.IGNORECASE)
 
 
 def naming(text: str) -> list[str]:
     """Return the words in which a text speaks of the course."""
-    return NAMES.findall(text.replace(OBEYED, ""))
+    return NAMES.findall(text)
 
 
 def test_no_file_of_an_engine_names_the_course():

@@ -880,7 +880,7 @@ def test_errors_that_are_easily_mistaken_for_the_launchs_own_are_those_of_the_ra
 
 
 def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):
-    monkeypatch.delenv("COURSE_DEVICE", raising=False)
+    monkeypatch.delenv("RANKLAUNCH_DEVICE", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
@@ -889,7 +889,7 @@ def test_gpus_are_used_where_each_rank_has_its_own(monkeypatch):
     assert module._places(["cuda:1", torch.device("cpu")], 2) == ("cuda:1", "cpu")
     assert module._backend(("cuda:0", "cuda:1")) == "cpu:gloo,cuda:nccl"
     assert module._backend(("cuda:0", "cuda:0")) == module._backend(("cuda:0", "cpu")) == "gloo"
-    monkeypatch.setenv("COURSE_DEVICE", "cpu")
+    monkeypatch.setenv("RANKLAUNCH_DEVICE", "cpu")
     assert module._places(None, 2) == ("cpu", "cpu")
     with pytest.raises(RuntimeError, match="rank_device"):  # only a rank has a device
         rank_device()

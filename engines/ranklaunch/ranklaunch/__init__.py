@@ -118,7 +118,7 @@ def _check_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
 def _places(devices: Sequence[Any] | None, nprocs: int) -> tuple[str, ...]:
     """Return the device of each rank."""
     if devices is None:
-        wanted = os.environ.get("COURSE_DEVICE", "cuda").lower()
+        wanted = os.environ.get("RANKLAUNCH_DEVICE", "cuda").lower()
         enough = wanted.startswith("cuda") and torch.cuda.is_available() and torch.cuda.device_count() >= nprocs
         return tuple(f"cuda:{rank}" if enough else "cpu" for rank in range(nprocs))
     if isinstance(devices, str | torch.device) or not isinstance(devices, Sequence):

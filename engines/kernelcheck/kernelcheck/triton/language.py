@@ -274,9 +274,9 @@ def _difference(first: Launch, other: Launch) -> tuple[str, int] | None:
 def triton(interpreter: bool = False) -> tuple[Any, Any]:
     """Return `triton` and `triton.language`: the installed ones where CUDA works, else those of this interpreter.
 
-    With `interpreter=True`, or where COURSE_DEVICE names another device than CUDA, always those of this interpreter.
+    With `interpreter=True`, or where KERNELCHECK_DEVICE is set and not "cuda", always those of this interpreter.
     """
-    wanted = os.environ.get("COURSE_DEVICE") or "cuda"
+    wanted = os.environ.get("KERNELCHECK_DEVICE") or "cuda"
     there = torch.cuda.is_available() and is_real(torch.device("cuda"))
     if not interpreter and wanted == "cuda" and there and importlib.util.find_spec("triton"):
         return importlib.import_module("triton"), importlib.import_module("triton.language")

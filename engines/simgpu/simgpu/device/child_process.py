@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 LIMIT_S = 180.0
-_HIDDEN = {"COURSE_DEVICE": "sim", "CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none", "SIMGPU_CUDA": ""}
+_HIDDEN = {"SIMGPU_ONLY": "1", "CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none", "SIMGPU_CUDA": ""}
 
 
 class Unavailable(RuntimeError):
