@@ -21,7 +21,7 @@ from gpu_course import classroom, look
 from gpu_course import solved as file
 from gpu_course.checks import OTHER
 
-__all__ = ["Lesson", "Progress", "export", "here", "progress", "restore"]
+__all__ = ["Lesson", "Progress", "export", "here", "progress", "restore", "take"]
 
 _BAR = 10
 _HEAD = ("lesson", "solved", "")
@@ -94,11 +94,16 @@ def restore(line: str) -> Progress:
         shown = line if len(line) <= 60 else f"{line[:60]}…"
         raise ValueError(f"line must be what progress.export() gave, whole and unchanged: {error}: {shown!r}") from None
     new = said.solved - file.solved()
+    take(said)
+    return _summary(file.solved(), f"Restored {_count(len(said.solved))}, {len(new)} of them new here.")
+
+
+def take(said: classroom.Progress) -> None:
+    """Add what a line says to what is kept here; the code of the line is yours from then on."""
     file.change(dict.fromkeys(said.solved, True))
     file.add_tries({(*each[:2], "" if each[2] == OTHER else each[2]): count for each, count in said.tries.items()})
     if said.code:
         file.take_code(said.code)
-    return _summary(file.solved(), f"Restored {_count(len(said.solved))}, {len(new)} of them new here.")
 
 
 progress.export = export  # type: ignore[attr-defined]

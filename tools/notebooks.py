@@ -28,8 +28,9 @@ from tools import address
 from tools.address import SETUP, STATED
 
 __all__ = [
-    "FOLDED", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute", "kernel_environment", "lessons", "links",
-    "new", "not_reference", "number", "read", "run", "title", "twice", "with_files", "with_minutes",
+    "FOLDED", "LAST", "MACHINE", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute",
+    "kernel_environment", "lessons", "links", "new", "not_reference", "number", "read", "run", "title", "twice",
+    "with_files", "with_minutes",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,6 +40,13 @@ TAGS = frozenset({"nbval-ignore-output", "wrong-on-purpose", FOLDED})
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # What Colab writes into a notebook for which a T4 was chosen: the lesson then opens on one.
 ON_COLAB = {"accelerator": "GPU", "colab": {"gpuType": "T4", "provenance": []}}
+# The second cell and the last one, the same in every lesson: progress comes from one machine and goes to the next.
+MACHINE = """\
+from gpu_course import your_line
+
+print(devices.describe(DEVICE))
+your_line.paste("")  # your line of the lesson before, between the quotes"""
+LAST = 'your_line.copy("")  # your name, where an instructor collects the lines'
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
 LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
@@ -335,7 +343,7 @@ def _skeleton(heading: str, neighbours: str) -> list[NotebookNode]:
         text(f"{heading}\n\n{neighbours}", id="title"),
         text("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
         code(SETUP, id="set-up"),
-        code("print(devices.describe(DEVICE))", id="machine"),
+        code(MACHINE, id="machine"),
         text("The problem of somebody who does this for a living.", id="scene"),
         code("import torch\n\nfrom gpu_course import drawings", id="imports"),
         code('# @title Host, queue and device\ndrawings.show("host-queue-device")', id="drawing", metadata=folded),
@@ -350,6 +358,7 @@ def _skeleton(heading: str, neighbours: str) -> list[NotebookNode]:
         code(program, id="program"),
         text("How the problem ends.", id="scene-end"),
         text(remember, id="what-to-remember"),
+        code(LAST, id="your-line"),
     ]
 
 
@@ -376,6 +385,10 @@ def fix(paths: list[Path]) -> None:
                 cell.source = LINKS.sub(lambda old, new=line: old[0] if _same(old[0], new) else new, cell.source)
             if cell.get("id") == "course-map":
                 cell.source = with_minutes(cell.source)
+            if line and cell.get("id") == "machine":
+                cell.source = MACHINE
+        if line and notebook.cells[-1].get("id") != "your-line":
+            notebook.cells.append(nbformat.v4.new_code_cell(LAST, id="your-line"))
         write(path, canonical(notebook))
     if paths == every:
         for name, renewed in (("README.md", _readme), ("gpu_course/misconceptions.toml", with_files)):

@@ -26,6 +26,7 @@ _START = re.compile(
     "(?:" + "|".join(_BREAK.join(map(re.escape, one)) for one in (written.MARK, exam.MARK)) + rf"){_BREAK}\d+{_BREAK};",
     re.IGNORECASE,
 )
+_AGAIN = "It must be copied again, with the button below it, or sent as a file."
 _END = re.compile(r";[0-9a-f]{8}")  # a checksum
 _TAIL = re.compile(r"(?<![^\s;])(?:\d\d\w?:[a-z_]|(?:before|after):[a-z]+=\d)[^\n]*;[0-9a-f]{8}\b")
 
@@ -40,15 +41,16 @@ class Line:
 
 @dataclass(frozen=True)
 class Unread:
-    """A line that could not be read: where it begins, whose it seems to be, "" where nothing tells, and why."""
+    """A line that could not be read: where it begins, whose it seems to be ("": nothing tells), why, and the cure."""
 
     number: int
     whose: str
-    why: str
+    fault: str
+    cure: str = _AGAIN
 
     def __str__(self) -> str:
         whose = f"seems to be of {self.whose}" if self.whose else "does not say whose it is"
-        return f"line {self.number} {whose} and could not be read: {self.why}"
+        return f"line {self.number} {whose} and could not be read: {self.fault} {self.cure}"
 
 
 def lines(given: Iterable[str]) -> Iterator[Line | Unread]:
@@ -78,7 +80,7 @@ def _read(text: str, start: re.Match[str], until: int) -> tuple[Line | Unread, i
         end = _row_end(text, end + 1, until)
     piece = _squeezed(text[start.end() : first])
     whose = _name(piece.partition(";")[0]) or _before(text, start.start())
-    return Unread(number, whose, _why(piece, until == end)), first
+    return Unread(number, whose, _fault(piece, until == end)), first
 
 
 def _row_end(text: str, at: int, until: int) -> int:
@@ -95,9 +97,9 @@ def _said(number: int, whole: str) -> Line | Unread:
         says = exam.read(whole) if whole.startswith(exam.MARK) else written.read(whole)
     except (ValueError, TypeError):
         if int(whole.partition(";")[0].rpartition("-")[2]) > 3:
-            return Unread(number, "", "it comes from a later version of the course. Update the course here.")
-        why = "its checksum is right, but the course writes no such line. Ask for the line as it was printed."
-        return Unread(number, _name(whole.split(";")[1]), why)
+            return Unread(number, "", "it comes from a later version of the course.", "Update the course here.")
+        fault = "its checksum is right, but the course writes no such line."
+        return Unread(number, _name(whole.split(";")[1]), fault, "It must be copied as it was printed.")
     return Line(number, says)
 
 
@@ -136,11 +138,10 @@ def _both(text: str) -> str:
 _CHANGES: tuple[Callable[[str], str], ...] = (str, _as_mail, _as_page, _both)
 
 
-def _why(piece: str, at_end: bool) -> str:
-    again = "Ask for it again, copied with the button below it or sent as a file."
+def _fault(piece: str, at_end: bool) -> str:
     if not _END.search(piece):
-        return f"its end is missing. {again}"
-    return f"something in it was changed on its way, since its checksum does not match. {again}"
+        return "its end is missing."
+    return "something in it was changed on its way, since its checksum does not match."
 
 
 def _name(encoded: str) -> str:
@@ -159,5 +160,4 @@ def _ends_alone(text: str, begin: int, end: int) -> Iterator[Unread]:
     """Yield what looks like the end of a line whose beginning is missing."""
     for found in _TAIL.finditer(text, begin, end):
         number = text.count("\n", 0, found.start()) + 1
-        why = f"its beginning, {written.MARK}…, is missing. Ask for it again, copied with the button below it."
-        yield Unread(number, _before(text, found.start()), why)
+        yield Unread(number, _before(text, found.start()), f"its beginning, {written.MARK}…, is missing.")

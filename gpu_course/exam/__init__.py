@@ -27,7 +27,7 @@ from gpu_course.exam.results import MARK, PREFIX, SKILLS, Person, Result, class_
 
 __all__ = [
     "EACH", "MARK", "MINUTES", "PREFIX", "SKILLS", "Examination", "Judged", "Paper", "Person", "Result", "after",
-    "bank", "before", "class_section", "drawn", "judged", "line", "read",
+    "bank", "before", "class_section", "drawn", "ended", "judged", "line", "read", "take",
 ]  # fmt: skip
 
 EACH, MINUTES = 2, 15  # items of each skill; minutes for all
@@ -162,7 +162,7 @@ class Examination:
         """Return the result as it was kept."""
         state = self._state
         assert state is not None and state.marks is not None
-        missing = "" if state.judged else "Its items belong to another version of the course and are not shown."
+        missing = "" if state.judged else "Its items are not shown: another machine or version of the course has them."
         return Result(state.marks, self._marks_before(), tuple(state.judged), len(state.asked), missing)
 
     def _judged(self) -> Result | None:
@@ -260,3 +260,17 @@ def line(name: str) -> str:
     states = [kept.load(kind)[0] for kind in ("before", "after")]
     believed = [each for state in states if state for each in state.believed]
     return results.line(name, store.code(), _marks("before"), _marks("after"), believed)
+
+
+def ended() -> bool:
+    """Return whether a result was shown, before the course or after it, here or on a machine whose line was taken."""
+    return bool(_marks("before") or _marks("after"))
+
+
+def take(said: Person) -> None:
+    """Add the results that a line says to what is kept here; of each examination the first result counts."""
+    believed = sorted(said.believed.elements())  # the line does not say by which of the two examinations
+    for kind, marks in (("before", said.before), ("after", said.after)):
+        if marks and not _marks(kind):
+            kept.save(kind, kept.State([], "", marks=marks, believed=believed))
+            believed = []

@@ -363,8 +363,8 @@ name       line  00  01  all
 Ada        1, 8  1   1   2 of 4
 Zoë        4     1   1   2 of 4
 (no name), Ada, Zoë: one code, {code}, so one machine wrote them, or one restored another's line.
-line 6 seems to be of Ada and could not be read: its end is missing. Ask for it again, copied with the button \
-below it or sent as a file."""
+line 6 seems to be of Ada and could not be read: its end is missing. It must be copied again, with the \
+button below it, or sent as a file."""
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

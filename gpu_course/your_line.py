@@ -1,0 +1,91 @@
+"""How does progress go along to the next notebook, where each notebook has a machine of its own?
+
+On Colab it has, and neither Colab nor Kaggle keeps anything when a session ends. So each lesson ends with one line to
+copy, and begins with a place to paste it:
+
+    your_line.copy("Ada")
+    your_line.paste("course-progress-3;Ada;…")
+
+The line holds what is solved, how often which mistake was made, and the results of the examination, and nothing else.
+Several lines of one person add up, and may be pasted together.
+"""
+
+import html
+
+from course_utils import arguments
+from gpu_course import catalogue, progress
+from gpu_course import solved as store
+
+__all__ = ["copy", "paste"]
+
+_NAME = "name"  # under which the name is kept beside the progress
+_EMPTY = """\
+Nothing is solved on this machine yet. Do you have a line from an earlier lesson?
+Paste it between the quotes above, and run this cell again."""
+# The old way to copy works in a frame of another host, as on Colab, and on a page without encryption, too.
+_COPIES = "this.nextElementSibling.select(); document.execCommand('copy'); this.textContent = 'Copied'"
+_LOOK = "font-family: monospace; width: min(40em, 75%)"
+
+
+def paste(text: str) -> None:
+    """Add what your lines in `text` say to what is solved here, and print how much that is.
+
+    Words around a line are passed over. Of a line that cannot be read, it is printed why; it changes nothing. Neither
+    do lines of several people.
+    """
+    if arguments.text("text", text).strip():
+        for remark in _taken(text):
+            print(remark)
+    every = {(lesson, name) for lesson, names in catalogue.names().items() for name in names}
+    count = len(every & store.solved())
+    print(f"{count} of {len(every)} exercises are solved." if count else _EMPTY)
+
+
+def _taken(text: str) -> list[str]:
+    """Take what the lines in `text` say, and return what there is to be said of them."""
+    from gpu_course import classroom, exam
+
+    read = list(classroom.lines(text.splitlines()))
+    lines = [each.says for each in read if isinstance(each, classroom.Line)]
+    names = sorted({each.name for each in lines if each.name}, key=str.casefold)
+    if len({name.casefold() for name in names}) > 1 and len({each.code for each in lines}) > 1:
+        return [f"These are lines of several people: {', '.join(names)}. Nothing was taken; paste your own line alone."]
+    for each in lines:
+        if isinstance(each, classroom.Progress):
+            progress.take(each)
+        else:
+            exam.take(each)
+    if names:
+        store.keep(_NAME, lambda _: names[0], str)
+    unread = [each for each in read if isinstance(each, classroom.Unread)]
+    remarks = [f"A line could not be read: {each.fault} {each.cure}" for each in unread]
+    return remarks or ([] if lines else ["This text holds no line. Yours begins with course-progress."])
+
+
+def copy(name: str = "", *, mistakes: bool = True) -> None:
+    """Print the line to copy, with a button for it; `name` tells an instructor whose it is, and is kept in the line.
+
+    Without `mistakes` it does not say which mistakes were made.
+    """
+    from gpu_course import exam
+
+    if arguments.text("name", name).strip():
+        store.keep(_NAME, lambda _: name.strip(), str)
+    if not (store.solved() or store.tries() or exam.ended()):
+        print("Nothing is solved on this machine yet, so there is no line to copy.")
+        return
+    known = store.kept(_NAME, str) or None
+    line = progress.export(known, mistakes=mistakes)
+    if exam.ended():
+        line = f"{line} {exam.line(known or '')}"
+    print("Copy this line. Paste it into the second cell of the next lesson:", line, sep="\n")
+    _show_button(line)
+
+
+def _show_button(line: str) -> None:
+    """Show a button that copies the line, and the line in a field, where HTML is shown."""
+    from IPython.display import display
+
+    button = f'<button type="button" onclick="{_COPIES}">Copy</button>'
+    field = f'<input readonly aria-label="your line" style="{_LOOK}" value="{html.escape(line)}">'
+    display({"text/plain": "", "text/html": f"<div>{button} {field}</div>"}, raw=True)
