@@ -20,10 +20,14 @@ __all__ = ["Line", "Unread", "lines"]
 
 _MOST_PIECES = 60  # into which a mail may have broken one line
 _KEPT = frozenset("%+-._~;:,!=")  # besides letters and digits, all that a line consists of
+# Dashes of word processors, and signs of Chinese and Japanese keyboards: a line holds none of them.
+_PLAIN = str.maketrans("‐‑‒–—−；：，！＝．％＋", "------;:,!=.%+")
 _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]*)?/?>")
-_BREAK = r"(?:[ \t]*=?\n[>\s|]*|</?[a-zA-Z]+/?>)?"  # at which a mail may break a word
+_BREAK = r"(?:[ \t]*(?:<br ?/?>)?=?\n(?:[>\s|]|&gt;)*|</?[a-zA-Z]+/?>)?"  # at which a mail may break a word
 _START = re.compile(
-    "(?:" + "|".join(_BREAK.join(map(re.escape, one)) for one in (written.MARK, exam.MARK)) + rf"){_BREAK}\d+{_BREAK};",
+    "(?:"
+    + "|".join(_BREAK.join(map(re.escape, one)) for one in (written.MARK, exam.MARK))
+    + rf"){_BREAK}\d+{_BREAK}(?:;|&#59;)",
     re.IGNORECASE,
 )
 _AGAIN = "It must be copied again, with the button below it, or sent as a file."
@@ -56,7 +60,7 @@ class Unread:
 def lines(given: Iterable[str]) -> Iterator[Line | Unread]:
     """Yield each line of a learner in a text, given as its lines, in order; those that begin with # are passed over."""
     rows = [row.rstrip("\r\n") for row in given]
-    text = "\n".join("" if row.lstrip("\ufeff \t").startswith("#") else row for row in rows)
+    text = "\n".join("" if row.lstrip("\ufeff \t").startswith("#") else row for row in rows).translate(_PLAIN)
     starts = [*_START.finditer(text)]
     behind = 0  # what is before this place has been read
     for at, start in enumerate(starts):
@@ -89,7 +93,7 @@ def _row_end(text: str, at: int, until: int) -> int:
 
 
 def _prefix(start: re.Match[str]) -> str:
-    return _squeezed(_TAG.sub("", re.sub(r"=\n", "", start.group()))).lower()
+    return _squeezed(_as_page(re.sub(r"=\n", "", start.group()))).lower()
 
 
 def _said(number: int, whole: str) -> Line | Unread:

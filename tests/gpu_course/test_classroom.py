@@ -2,6 +2,7 @@
 
 import html
 import quopri
+import random
 import re
 import textwrap
 import unicodedata
@@ -83,6 +84,11 @@ DELIVERED = {
     "a mail in HTML": lambda line: f"<div dir='ltr'><p>{as_html(line)}</p><br></div>",
     "a mail in HTML that breaks words": lambda line: "<wbr>".join(textwrap.wrap(as_html(line), 40)),
     "HTML in a mail's own encoding": lambda line: as_mail(f'<p class="x">{as_html(line)}</p>'),
+    "a word processor's dashes": lambda line: line.replace("-", "–"),
+    "a Chinese keyboard": lambda line: line.replace(";", "；").replace(":", "："),
+    "a mail in HTML that quotes": lambda line: "&gt; " + as_html(line).replace("-", "-\n&gt; "),
+    "a mail in HTML with a break after each hyphen": lambda line: as_html(line).replace("-", "-<br>\n"),
+    "the call that takes it": lambda line: f'your_line.paste("{line}")  # mine',
     "twice": lambda line: f"{line}\n{line}",
     "twice on one row": lambda line: f"{line} {line}",
 }
@@ -105,6 +111,59 @@ def test_a_line_is_read_as_mails_and_chats_deliver_it(line, how):
     else:
         assert (person.result.before, person.result.after) == (MARKS, MARKS)
         assert person.result.believed == dict.fromkeys(BELIEVED, 1)
+
+
+CHATTER = [
+    "thanks!", "is anyone else stuck on 02? ;)", "https://example.org/a?x=1;y=2", "[10:22] Tom left the meeting", "",
+    "course starts at 10:00; bring coffee", "course-progress is where?", "00:double is easy", "02: nearest? idk", "```",
+    "see course-exam in lesson 00", "| a | b |",
+]  # fmt: skip
+NAMES = [
+    "Ada",
+    "Ben",
+    "ben",
+    "O’Neil; Sr.",
+    "max_99",
+    "Ümit",
+    "李雷",
+    "محمد",
+    "Dr. Bob, PhD",
+    "a.b@c.de",
+    "Cleo 🐙",
+    "",
+]
+SIGNS = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+def sent(chance: random.Random) -> tuple[str, str, str]:
+    """Return the name and the code of somebody, and a line of progress or of the examination."""
+    name, code = chance.choice(NAMES), "".join(chance.choices(SIGNS, k=4))
+    keys = [(one.lesson, one.name) for one in EXERCISES]
+    if chance.random() < 0.3:
+        marks = {skill: (chance.randint(0, 2), 2) for skill in exam.SKILLS}
+        return name, code, exam.results.line(name, code, marks, {}, BELIEVED)
+    tries = {(*chance.choice(keys), chance.choice(["a: b; c", "", "½ of “x”"])): chance.randint(1, 9) for _ in range(2)}
+    return name, code, classroom.write(name, code, {*chance.sample(keys, chance.randint(0, 5))}, tries)
+
+
+def test_of_300_made_up_deliveries_each_line_is_read_as_it_was_sent_and_nothing_else():
+    ways = [*DELIVERED.values()]
+    for seed in range(300):
+        chance = random.Random(seed)
+        people = [sent(chance) for _ in range(chance.randint(1, 6))]
+        given = []
+        for _, _, line in people:
+            given += [*chance.sample(CHATTER, chance.randint(0, 4)), *chance.choice(ways)(line).split("\n")]
+        made = classroom.gathered([*given, *CHATTER[:2]])
+        assert made.unread == [], seed
+        assert {(one.name.replace("(no name)", ""), one.code) for one in made.people} == {one[:2] for one in people}
+        for _, code, line in people:
+            person = next(one for one in made.people if one.code == code)
+            if line.startswith(exam.MARK):
+                assert person.result.before == exam.read(line).before, seed
+            else:
+                said = written.read(line)
+                assert (person.solved, person.tries) == (said.solved, said.tries), seed
 
 
 def line_of(name: str, code: str = "", *parts: str, head: str = written.PREFIX) -> str:
