@@ -2,9 +2,9 @@
 
 It is kept in a JSON file in the user's data folder; the environment variable COURSE_PROGRESS gives another path, `off`
 keeps it in memory alone. On a machine that forgets (Colab): `progress.export()` gives one line of text that
-`progress.restore(line)` takes elsewhere; `your_line` does both in each lesson. An instructor's table of many such lines,
-and a page that shows which exercise stops whom, and by which mistake. Lines of the examination (`exam.line`) may stand
-among them: the page shows what the class has gained by skill, and which misconceptions are common:
+`progress.restore(line)` takes elsewhere; `your_line` does both in each lesson. An instructor's table of many such
+lines, and a page that shows which exercise stops whom, and by which mistake. Lines of the examination (`exam.line`) may
+stand among them: the page shows what the class has gained by skill, and which misconceptions are common:
 
     python -m gpu_course.progress lines.txt --map class.html
 """

@@ -24,12 +24,8 @@ _KEPT = frozenset("%+-._~;:,!=")  # besides letters and digits, all that a line 
 _PLAIN = str.maketrans("‐‑‒–—−；：，！＝．％＋", "------;:,!=.%+")
 _TAG = re.compile(r"</?[a-zA-Z][a-zA-Z0-9]*(?:\s[^<>]*)?/?>")
 _BREAK = r"(?:[ \t]*(?:<br ?/?>)?=?\n(?:[>\s|]|&gt;)*|</?[a-zA-Z]+/?>)?"  # at which a mail may break a word
-_START = re.compile(
-    "(?:"
-    + "|".join(_BREAK.join(map(re.escape, one)) for one in (written.MARK, exam.MARK))
-    + rf"){_BREAK}\d+{_BREAK}(?:;|&#59;)",
-    re.IGNORECASE,
-)
+_MARKS = "|".join(_BREAK.join(map(re.escape, mark)) for mark in (written.MARK, exam.MARK))
+_START = re.compile(rf"(?:{_MARKS}){_BREAK}\d+{_BREAK}(?:;|&#59;)", re.IGNORECASE)
 _AGAIN = "It must be copied again, with the button below it, or sent as a file."
 _END = re.compile(r";[0-9a-f]{8}")  # a checksum
 _TAIL = re.compile(r"(?<![^\s;])(?:\d\d\w?:[a-z_]|(?:before|after):[a-z]+=\d)[^\n]*;[0-9a-f]{8}\b")
