@@ -9,7 +9,7 @@ import hashlib
 import html
 from collections.abc import Iterable
 
-from gpu_course import catalogue, exam, misconceptions
+from gpu_course import catalogue, exam, look, misconceptions
 from gpu_course.checks import OTHER
 from gpu_course.classroom.people import Class, Person
 from gpu_course.classroom.table import begun
@@ -30,9 +30,12 @@ body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem; color: var(--ink); 
 table { border-collapse: collapse; margin: .5rem 0 1.5rem; max-width: 100%; }
 td, th { border: 1px solid var(--line); padding: 2px 6px; text-align: left; vertical-align: top; }
 thead th, tfoot td, tfoot th { background: var(--head); font-weight: 600; }
+thead th, tfoot th { overflow-wrap: normal; }
+.exercises thead th { vertical-align: bottom; } /* their names stand upright, so that twelve fit beside the people's */
+.exercises thead th + th button { writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap; }
 thead button { all: unset; cursor: pointer; } thead button:focus-visible { outline: 2px solid currentColor; }
 th[aria-sort=ascending] button::after { content: " ▲"; } th[aria-sort=descending] button::after { content: " ▼"; }
-tbody th { font-weight: normal; max-width: 14rem; overflow: hidden; } td.mark { min-width: 2.2em; }
+tbody th { font-weight: normal; min-width: 7rem; max-width: 14rem; overflow: hidden; } td.mark { min-width: 2.2em; }
 .solved { background: var(--solved); } .tried { background: var(--tried); } .stuck { background: var(--stuck); }
 @media print { body { margin: 0; font-size: 10px; } tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
   thead { display: table-header-group; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
@@ -83,11 +86,11 @@ def _listed(title: str, texts: Iterable[str]) -> str:
     return f"<h2>{title}</h2><ul>{rows}</ul>" if rows else ""
 
 
-def _table(head: Iterable[str], rows: Iterable[str], foot: Iterable[str] = ()) -> str:
+def _table(head: Iterable[str], rows: Iterable[str], foot: Iterable[str] = (), kind: str = "") -> str:
     cells = "".join(f'<th scope="col"><button>{html.escape(each)}</button></th>' for each in head)
     feet = "".join(f"<tr>{row}</tr>" for row in foot)
     body = "".join(f"<tr>{row}</tr>" for row in rows)
-    return f"<table><thead><tr>{cells}</tr></thead><tbody>{body}</tbody><tfoot>{feet}</tfoot></table>"
+    return f'<table class="{kind}"><thead><tr>{cells}</tr></thead><tbody>{body}</tbody><tfoot>{feet}</tfoot></table>'
 
 
 def _who(person: Person) -> str:
@@ -120,7 +123,7 @@ def _lesson(people: list[Person], lesson: str, names: list[str]) -> str:
     for title, kinds in (("solved", ("solved",)), ("stuck or tried", ("stuck", "tried"))):
         counts = [sum(_kind(person, (lesson, name)) in kinds for person in here) for name in names]
         feet.append(f"<th>{title}</th>" + "".join(f"<td>{count or ''}</td>" for count in counts))
-    return f"<h3>Lesson {html.escape(lesson)}</h3>" + _table(["name", *names], rows, feet)
+    return f"<h3>Lesson {html.escape(lesson)}</h3>" + _table(["name", *names], rows, feet, "exercises")
 
 
 def _wrong(person: Person, key: tuple[str, str]) -> dict[str, int]:
@@ -164,5 +167,5 @@ def _mistakes(people: list[Person]) -> str:
     for each in order:
         belief = beliefs.get((f"{each[0]}.{each[1]}", each[2]), "")
         texts = (f"{each[0]} {each[1]}", each[2], belief, str(len(made[each])), str(sum(made[each])))
-        rows.append("".join(f"<td><bdi>{html.escape(text)}</bdi></td>" for text in texts))
+        rows.append("".join(f"<td><bdi>{look.inline(text)}</bdi></td>" for text in texts))
     return "<h2>Mistakes made by most</h2>" + _table(["exercise", "mistake", "behind it", "people", "times"], rows)
