@@ -196,6 +196,15 @@ def between_gpus(two):
     return (y + 1).to("cuda:0") + two.x
 
 
+def captured(two):
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = two.x * 2  # on a stream of the capture, where nothing runs
+    two.x.fill_(3)
+    graph.replay()
+    return y + two.x
+
+
 def trains(two):
     """Prefetches batches on a second stream, as the usual loops do."""
     model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, 2)).cuda()
@@ -213,7 +222,7 @@ def trains(two):
 FINE = (
     waits_for_the_stream, waits_for_an_event, lets_the_host_wait, reads_a_value, reads_on_both, halves,
     pinned_after_an_event, pinned_behind_a_value, pageable_overwritten, recorded_for_the_stream, freed_after_waiting,
-    between_gpus, trains,
+    between_gpus, captured, trains,
 )  # fmt: skip
 
 

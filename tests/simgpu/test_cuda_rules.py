@@ -98,6 +98,36 @@ def test_a_lazy_layer_is_copied_and_moved_again(copied):
     assert other.weight.device == other.bias.device == torch.device("cuda:0")
 
 
+# ---- two devices -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("table", [torch.zeros(3), torch.zeros(3, dtype=torch.bool), torch.zeros(3, dtype=torch.int64)])
+def test_a_table_on_the_cpu_takes_no_index_of_the_gpu(table):
+    with pytest.raises(RuntimeError, match=r"indices should be either on cpu or on the same .* tensor \(cpu\)"):
+        table[rows()]
+    with pytest.raises(RuntimeError, match="indices should be either on cpu"):
+        table[rows()] = table[:2]
+    assert table[torch.tensor([0, 1])].tolist() == table[:2].tolist()
+
+
+def test_an_index_of_another_gpu_is_refused():
+    with pytest.raises(RuntimeError, match=r"on the same device as the indexed tensor \(cuda:1\)"):
+        torch.zeros(3, device="cuda:1")[rows()]
+
+
+@pytest.mark.parametrize("together", [
+    lambda number, gpu: torch.stack([gpu[0], number]),
+    lambda number, gpu: torch.stack([number, gpu[0]]),
+    lambda number, gpu: gpu.clamp(min=number),
+    lambda number, gpu: torch.logaddexp(gpu, number),
+    lambda number, gpu: nn.functional.embedding(number.long(), gpu[:, None]),
+], ids=["stack", "stack, the number first", "clamp", "logaddexp", "embedding"])  # fmt: skip
+def test_few_operators_take_no_number_of_the_cpu(together):
+    gpu = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        together(torch.tensor(0.0), gpu)
+    together(torch.tensor(0.0, device="cuda"), gpu)
+    assert torch.maximum(gpu, torch.tensor(2.0)).tolist() == (gpu + torch.tensor(1.0)).tolist() == [2] * 3
+
+
 # ---- TorchScript and compilers --------------------------------------------------------------------------------------
 class Block(nn.Module):
     """Attention, whose code asks whether autocast is on, and a tensor that is made in the block."""

@@ -90,7 +90,6 @@ MIXED = {
     "in-place": lambda: torch.ones(2).add_(on_sim(2)),
     "in-place, of a number": lambda: torch.zeros(()).add_(torch.ones((), device="sim")),
     "out=": lambda: torch.add(on_sim(2), 1, out=torch.ones(2)),
-    "index": lambda: torch.ones(3)[torch.tensor([0, 1], device="sim")],
     "cat": lambda: torch.cat([on_sim(2), torch.ones(2)]),
     "a number on the device": lambda: torch.ones(3) + torch.tensor(1.0, device="sim"),
     "set_": lambda: on_sim(2).set_(torch.ones(2)),
@@ -101,6 +100,11 @@ MIXED = {
 def test_two_devices_in_one_operation(name):
     with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device, but .*sim:0"):
         MIXED[name]()
+
+
+def test_an_index_on_another_device_than_what_it_picks_from():
+    with pytest.raises(RuntimeError, match=r"indices should be either on cpu or on the same device .* \(cpu\)"):
+        torch.ones(3)[torch.tensor([0, 1], device="sim")]
 
 
 # PyTorch says that quantized tensors will go, and its compiler still uses what it deprecates.

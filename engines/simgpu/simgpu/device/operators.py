@@ -237,7 +237,7 @@ def _unwrap(value: Any, tensors: list[torch.Tensor]) -> Any:
 
 
 def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> int:
-    """Return the one GPU that all tensors are on; CPU tensors of no dimension may be read.
+    """Return the one GPU that all tensors are on; most operators may read CPU tensors of no dimension.
 
     Raises as CUDA does for tensors on two devices, and for number formats that its kernel lacks.
     """
@@ -249,16 +249,24 @@ def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> in
             elif tensor._index != index:
                 _raise_mixed(func, plan, tensors, tensor)
     in_place = plan.pointwise and 0 in plan.mutates and not plan.row.overwrites
-    for tensor in tensors:
-        if type(tensor) is not SimTensor and (tensor.dim() > 0 or (in_place and tensor is tensors[0])):
-            if plan.row.takes_lengths and not tensor.is_floating_point():
-                continue
-            is_values = "index_put" in plan.name and tensor is tensors[-1]
-            if is_values or not (plan.row.takes_indices and tensor.dtype in (torch.int64, torch.int32, *waiting.MASKS)):
-                _raise_mixed(func, plan, tensors, tensor)
+    for place, tensor in enumerate(tensors):
+        if type(tensor) is SimTensor or not (tensor.dim() > 0 or plan.row.alike or (in_place and place == 0)):
+            continue
+        if not _stays_on_cpu(plan, tensors, place):
+            _raise_mixed(func, plan, tensors, tensor)
     if plan.row.lacks is not None:
         plan.row.lacks.refuse(tensors)
     return state.world.current if index is None else index
+
+
+def _stays_on_cpu(plan: Plan, tensors: list[torch.Tensor], place: int) -> bool:
+    """Return whether an operator takes this CPU tensor beside those of a GPU: a length, or what it indexes with."""
+    tensor = tensors[place]
+    if plan.row.takes_lengths:
+        return not tensor.is_floating_point()
+    is_values = "index_put" in plan.name and tensor is tensors[-1]
+    is_index = plan.row.takes_indices and place > 0 and not is_values
+    return is_index and tensor.dtype in (torch.int64, torch.int32, *waiting.MASKS)
 
 
 def _bring_indices(call: Call, index: int) -> None:
@@ -280,7 +288,12 @@ def _bring_indices(call: Call, index: int) -> None:
 
 
 def _raise_mixed(func: Operator, plan: Plan, tensors: list[torch.Tensor], wrong: torch.Tensor) -> NoReturn:
-    placed = [tensor for tensor in tensors if type(tensor) is SimTensor or tensor.dim() > 0]
+    if plan.row.takes_indices:
+        indexed, *indices = tensors[:-1] if "index_put" in plan.name else tensors
+        if any(type(index) is SimTensor and index.device != indexed.device for index in indices):
+            kinds = f"either on cpu or on the same device as the indexed tensor ({indexed.device})"
+            raise RuntimeError(f"indices should be {kinds}")
+    placed = [tensor for tensor in tensors if type(tensor) is SimTensor or tensor.dim() > 0 or plan.row.alike]
     here, other = placed[0].device, wrong
     if wrong.device == here:
         other = next(tensor for tensor in placed if tensor.device != here)

@@ -100,6 +100,7 @@ class Graph:
             state.world.clock.capture = []
         self._pool = self._pool if pool is None else pool
         self._index, self._random = state.world.current, torch.get_rng_state()
+        self._races, state.world.clock.races = state.world.clock.races, None  # what is captured does not run
         self._recorder = _Recorder()
         self._recorder.__enter__()
         _capturing.yes = True
@@ -109,6 +110,7 @@ class Graph:
         if self._recorder is None:
             raise RuntimeError("capture_end was called without capture_begin")
         self._recorder.__exit__(None, None, None)
+        state.world.clock.races = self._races
         _capturing.yes = False
         self._recorder.put_back()
         torch.set_rng_state(self._random)
