@@ -1,0 +1,226 @@
+"""Which device faults of public projects does the simulated GPU tell, that a machine without a GPU does not?
+
+    python -m benchmarks.device_faults                       # the chosen rows of engines/simgpu/device_faults.toml
+    python -m benchmarks.device_faults --held-out            # those that were set aside
+    python -m benchmarks.device_faults --only "fork|race" --show  # rows in whose name this is found, with their errors
+    python -m benchmarks.device_faults --clones FOLDER       # also: is each commit in FOLDER/owner/name?
+
+Each row has a small program of before and of after a repair. Both run on the CPU, as in CI without a GPU, where "cuda"
+says "cpu" and "nccl" says "gloo" (a program that needs more of `torch.cuda` is skipped there), and on two simulated
+GPUs with CUDA's face. `told` counts programs that end with the row's error before the repair, `quiet after` those that
+end well after it.
+"""
+
+import argparse
+import collections
+import itertools
+import os
+import re
+import signal
+import subprocess
+import tempfile
+import textwrap
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch._dynamo
+import torch.distributed.tensor
+
+import simgpu
+from course_utils import tables
+
+TABLE = Path(__file__).parents[1] / "engines" / "simgpu" / "device_faults.toml"
+HELD_OUT = "01234"  # how the commits of rows begin that are held out
+LIMIT_S = 40
+SKIPPED = "skipped: it needs torch.cuda"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A row of the table."""
+
+    repository: str
+    commit: str
+    kind: str
+    wrong: str
+    says: str
+    code: str
+    before: str
+    after: str
+    undecided: str = ""
+    ranks: int = 1
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the row is none of those by which the simulated GPU was mended."""
+        return self.commit[0] in HELD_OUT
+
+    def program(self, *, repaired: bool) -> str:
+        """Return the program as it was before or after the repair."""
+        chosen = self.after if repaired else self.before
+        return re.sub(r"^( *)\.\.\.$", lambda line: textwrap.indent(chosen, line[1]), self.code, flags=re.MULTILINE)
+
+
+def read() -> list[Fault]:
+    """Return the rows of the table."""
+    return [Fault(**row) for row in tomllib.loads(TABLE.read_text(encoding="utf-8"))["faults"]]
+
+
+def for_cpu(program: str) -> str:
+    """Return a program as CI without a GPU runs it, or an empty text if it needs CUDA."""
+    program = re.sub(r'"cuda(:\d)?"', '"cpu"', program).replace(".cuda()", ".cpu()").replace('"nccl"', '"gloo"')
+    return "" if re.search(r"torch\.cuda(?!\.is_available)|pin_memory", program) else program
+
+
+def run(program: str, *, face: bool, ranks: int = 1) -> str:
+    """Return how a program ends in a process of its own: the last line of its error, or an empty text."""
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder) / f"rank{rank}" for rank in range(ranks)]
+        children = []
+        for rank, output in enumerate(outputs):
+            if (child := os.fork()) == 0:
+                _become(program, face, rank, ranks, output)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        return next(filter(None, (_text(output) for output in outputs)), "")
+
+
+def _text(output: Path) -> str:
+    return output.read_text(encoding="utf-8") if output.exists() else f"ended or stopped after {LIMIT_S} s"
+
+
+def _become(program: str, face: bool, rank: int, ranks: int, output: Path) -> None:
+    """Run a program in this forked process, write how it ended, and end."""
+    signal.alarm(LIMIT_S)
+    here = os.getpid()
+    with open(os.devnull, "w") as nowhere:
+        for stream in (1, 2):
+            os.dup2(nowhere.fileno(), stream)
+    error = ""
+    try:
+        if face:
+            simgpu.cuda(gpus=2, races="error")
+        store = torch.distributed.FileStore(str(output.parent / "store"), ranks)
+        names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "rank": rank, "store": store}
+        exec(compile(program, "<program>", "exec"), names)
+        if face and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+    except BaseException as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    if os.getpid() != here:  # a process that the program has forked
+        os._exit(1)
+    output.write_text(error, encoding="utf-8")
+    os._exit(0)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the four programs of a row ended: an error, or an empty text."""
+
+    fault: Fault
+    cpu_before: str
+    cpu_after: str
+    before: str
+    after: str
+
+    @property
+    def cpu_tells(self) -> bool:
+        """Whether a CPU tells the fault: the program fails there before the repair, and not after it."""
+        return self.cpu_before not in ("", SKIPPED) and self.cpu_after == ""
+
+    @property
+    def told(self) -> bool:
+        """Whether the simulated GPU gives the error that a GPU gives."""
+        return re.search(self.fault.says, self.before) is not None
+
+    @property
+    def quiet(self) -> bool:
+        """Whether the repaired program ends well on the simulated GPU."""
+        return self.after == ""
+
+
+def try_out(fault: Fault) -> Ended:
+    """Run the four programs of a row."""
+    results = []
+    for face, repaired in itertools.product((False, True), (False, True)):
+        program = fault.program(repaired=repaired)
+        program = program if face else for_cpu(program)
+        results.append(run(program, face=face, ranks=fault.ranks) if program else SKIPPED)
+    return Ended(fault, *results)
+
+
+def counted(name: str, ended: Iterable[Ended]) -> list[str]:
+    """Return a line of the table: how many rows there are, and how many are told."""
+    rows = list(ended)
+    decided = [row for row in rows if not row.fault.undecided]
+    numbers = (sum(row.cpu_tells for row in rows), sum(row.told for row in decided), sum(row.quiet for row in rows))
+    cpu, told, quiet = (str(number) for number in numbers)
+    return [name, str(len(rows)), cpu, f"{told} of {len(decided)}", f"{quiet} of {len(rows)}"]
+
+
+def table(ended: list[Ended]) -> str:
+    """Return the figures by kind, and of all kinds together."""
+    kinds = collections.defaultdict(list)
+    for row in ended:
+        kinds[row.fault.kind].append(row)
+    lines = [counted(kind, rows) for kind, rows in sorted(kinds.items())]
+    head = ("kind", "rows", "told by a CPU", "told, of those that CUDA's rules decide", "quiet after")
+    return tables.text([*lines, counted("all", ended)], head, right=(1, 2, 3, 4))
+
+
+def missed(ended: Iterable[Ended]) -> list[str]:
+    """Return a line for each row that is not told, or not quiet after the repair."""
+    lines = []
+    for row in ended:
+        name = f"{row.fault.repository} {row.fault.commit[:9]} ({row.fault.kind})"
+        if not row.told:
+            lines.append(f"{name}: not told; {row.fault.undecided or row.before or 'no error'}")
+        if not row.quiet:
+            lines.append(f"{name}: not quiet after; {row.after}")
+    return lines
+
+
+def absent(faults: Iterable[Fault], clones: Path) -> list[str]:
+    """Return the commits that the clones do not have."""
+    looked_up = {
+        fault: subprocess.run(
+            ["git", "-C", clones / fault.repository, "cat-file", "-e", f"{fault.commit}^{{commit}}"],
+            capture_output=True, check=False,
+        ) for fault in faults
+    }  # fmt: skip
+    return [f"{fault.repository} {fault.commit}" for fault, done in looked_up.items() if done.returncode]
+
+
+def main(arguments: list[str] | None = None) -> bool:
+    """Print the table; return whether each decided fault was told and each repaired program quiet."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--held-out", action="store_true", help="the rows that were set aside, not the chosen ones")
+    parser.add_argument("--only", default="", metavar="TEXT", help="rows in whose repository, kind or commit this is")
+    parser.add_argument("--show", action="store_true", help="also print the errors of each row")
+    parser.add_argument("--clones", type=Path, metavar="FOLDER", help="look each commit up in FOLDER/owner/name")
+    given = parser.parse_args(arguments)
+    faults = [
+        fault for fault in read() if fault.held_out == given.held_out
+        and re.search(given.only, f"{fault.repository} {fault.kind} {fault.commit}")
+    ]  # fmt: skip
+    if given.clones is not None:
+        print("\n".join(absent(faults, given.clones)) or f"all {len(faults)} commits are there")
+        return True
+    ended = []
+    for fault in faults:
+        ended.append(try_out(fault))
+        if given.show:
+            print(f"{fault.repository} {fault.commit[:9]}", *(f"    {name}: {text}" for name, text in (
+                ("CPU before", ended[-1].cpu_before), ("CPU after", ended[-1].cpu_after),
+                ("before", ended[-1].before), ("after", ended[-1].after))), sep="\n", flush=True)  # fmt: skip
+    print(table(ended))
+    print(*missed(ended), sep="\n")
+    return all(row.told or row.fault.undecided for row in ended) and all(row.quiet for row in ended)
+
+
+if __name__ == "__main__":
+    raise SystemExit(not main())

@@ -1,0 +1,69 @@
+"""Is the table of device faults whole, and does the simulated GPU tell its faults and leave their repairs alone?"""
+
+import re
+
+import pytest
+
+import simgpu
+from benchmarks import device_faults
+from tests import children
+
+KINDS = {
+    "wrong device", "wrong index", "dtype", "generator", "memory", "waits", "race", "determinism", "distributed", "fork"
+}  # fmt: skip
+SAMPLE = ("e32542331", "733801423", "56d3495fa", "6e8eea2e7", "bbc9f5dc8", "ada21cfbb", "69cdc2574", "6c123675e")
+FAULTS = device_faults.read()
+simulated = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+def test_there_are_many_faults_of_many_projects_of_each_kind():
+    assert len(FAULTS) >= 120 and len({fault.commit for fault in FAULTS}) == len(FAULTS)
+    assert len({fault.repository for fault in FAULTS}) >= 15
+    assert {fault.kind for fault in FAULTS} == KINDS
+
+
+def test_what_is_held_out_is_about_a_third_and_follows_the_rule_of_the_tables_head():
+    head = device_faults.TABLE.read_text(encoding="utf-8").partition("[[faults]]")[0]
+    assert "begins with 0, 1, 2, 3 or 4" in head and device_faults.HELD_OUT == "01234"
+    assert 0.25 < sum(fault.held_out for fault in FAULTS) / len(FAULTS) < 0.4
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.commit[:9])
+def test_a_row_is_whole(fault):
+    assert re.fullmatch(r"[0-9a-f]{40}", fault.commit) and re.fullmatch(r"[\w.-]+/[\w.-]+", fault.repository)
+    assert fault.wrong.endswith(".") and re.compile(fault.says)
+    assert len(re.findall(r"^ *\.\.\.$", fault.code, re.MULTILINE)) == 1
+    before, after = fault.program(repaired=False), fault.program(repaired=True)
+    assert before != after
+    for program in (before, after):
+        compile(program, fault.commit, "exec")
+        assert 2 <= len(program.strip().splitlines()) <= 10
+
+
+def test_a_cpu_runs_what_says_cuda_where_it_needs_no_more():
+    assert device_faults.for_cpu('x.cuda() + torch.ones(1, device="cuda:1")') == 'x.cpu() + torch.ones(1, device="cpu")'
+    assert device_faults.for_cpu("if torch.cuda.is_available():\n    pass") != ""
+    assert device_faults.for_cpu("torch.cuda.synchronize()") == ""
+
+
+def printed(*arguments):
+    """Return the figures of the last line of the table that the command prints, and what it says of rows."""
+    done = children.run("-m", "benchmarks.device_faults", *arguments, timeout_s=1800)
+    figures = re.search(r"^all +(\d+) +(\d+) +(\d+) of (\d+) +(\d+) of (\d+)$", done.stdout, re.MULTILINE)
+    assert figures, done.stdout + done.stderr
+    return [int(figure) for figure in figures.groups()], done.stdout, done.returncode
+
+
+@simulated
+def test_a_sample_is_told_before_and_quiet_after():
+    figures, said, status = printed("--only", "|".join(SAMPLE))
+    assert (figures, status) == ([8, 0, 8, 8, 8, 8], 0), said
+
+
+@simulated
+@pytest.mark.slow
+def test_all_chosen_rows_are_told_before_and_quiet_after():
+    chosen = [fault for fault in FAULTS if not fault.held_out]
+    (rows, _, told, decided, quiet, _), said, status = printed()
+    assert rows == quiet == len(chosen) and status == 0, said
+    assert told == decided == sum(not fault.undecided for fault in chosen) > 100, said
