@@ -69,9 +69,15 @@ _REPORTS = (
         [_row(50, 0.030, 900), _row(61, 0.001, 200)],
     ),
     _report(
-        0.020,
-        [_row(80, 0.003, 1, 4), _row(12, 0.002, 4, 4_000, "model.py"), _row(15, 0.008, 24, 96, "model.py")],
-        [_row(70, 0.004, 2, 4_000), _row(15, 0.0003, 24, 96, "model.py"), _row(80, 1e-5, 1, 4)],
+        0.025,  # "in any order"; a line is one of a file; a copy may take longer than any wait
+        [
+            _row(80, 0.003, 1, 4),
+            _row(12, 0.002, 4, 4_000, "model.py"),
+            _row(15, 0.008, 24, 96, "model.py"),
+            _row(15, 0.004, 30, 120),
+            _row(90, 0.0045, 1, 4),
+        ],
+        [_row(70, 0.009, 2, 4_000), _row(15, 0.0003, 24, 96, "model.py"), _row(80, 1e-5, 1, 4)],
         [_row(75, 0.011, 300), _row(15, 0.0002, 24, 0, "model.py")],
     ),
     _report(0.030, [], [_row(20, 0.004, 1, 5000)], [_row(22, 0.025, 700)]),
@@ -180,7 +186,7 @@ def _(case: Case) -> None:
             if largest
             else "batch 1 does not fit either: 0",
         )
-        limit = max(24, 2 * largest.bit_length() + 6)  # "About 20 runs must be enough for a batch of hundreds."
+        limit = max(30, 2 * largest.bit_length() + 10)  # "About 20 runs must be enough for a batch of hundreds."
         case.instead(
             tried > limit,
             f"the result is right, but it takes {tried} runs, and {limit} are enough",
@@ -329,7 +335,13 @@ _TASKS = (
     ((_offer("one start", 4, 0.5, 2.0, start_h=0.25), _offer("alone", 1, 3.0)), 18_000, 1.0, 9.0),
     # computing and messages on one side, loading on the other: "The longer of the two is the length of the step."
     ((_offer("messages too", 2, 1.0, 1.0, 0.9, 0.9), _offer("alone", 1, 2.0, 1.1)), 18_000, 1.0, 9.0),
-    ((_offer("larger batches", 1, 1.0, batch=20), _offer("cheap", 1, 0.8)), 18_000, 1.0, 9.0),
+    ((_offer("sum counts", 2, 1.0, 1.0, 0.9), _offer("alone", 1, 2.0, 0.7)), 18_000, 1.0, 9.0),
+    # "all exchange messages": `message_s` is the whole wait of a step, however many GPUs there are
+    ((_offer("four", 4, 0.4, 1.0, 0.5, 0.3), _offer("alone", 1, 2.0, 0.4)), 18_000, 1.0, 9.0),
+    # "the processor prepares the next batches, one after the other, for *all* GPUs": a batch is a batch, however large
+    ((_offer("loads four", 4, 0.5, load_s=0.6), _offer("alone", 1, 2.0, 0.4)), 18_000, 1.0, 9.0),
+    ((_offer("larger batches", 1, 1.0, load_s=0.9, batch=20), _offer("cheap", 1, 0.8)), 18_000, 1.0, 9.0),
+    ((_offer("all wait", 4, 1.0, 2.0, start_h=0.5), _offer("alone", 1, 4.0)), 18_000, 1.0, 9.0),
     # "within `deadline_h` hours", "at most `budget`": a limit that is met exactly holds, and none may be left
     ((_offer("just in time", 1, 2.0, 2.0, start_h=0.5), _offer("dear", 1, 9.0)), 18_000, 1.5, 9.0),
     ((_offer("just enough", 1, 2.0, 2.0, start_h=0.5), _offer("dear", 1, 9.0)), 18_000, 9.0, 3.0),

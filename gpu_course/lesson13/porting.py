@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, lesson
-from gpu_course.common.probes import same_parameters
+from gpu_course.common.probes import elsewhere, same_parameters
 
 __all__ = ["device_test", "train_on"]
 
@@ -79,7 +79,9 @@ train_on.leaves_out("it changes what it is handed, as the text says", "unchanged
 
 @train_on.checks
 def _(case: Case) -> None:
-    for sizes in ((2,), (3, 5), (4, 1, 2, 6)):
+    # "Let it train on `device`, whichever that is."
+    for sizes, device in (((2,), case.device), ((3, 5), elsewhere(case.device)), ((4, 1, 2, 6), case.device)):
+        case.device = device
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
         twin = copy.deepcopy(model)
         batches = [(torch.randn(size, 3), torch.randint(3, (size,))) for size in sizes]
@@ -91,6 +93,7 @@ def _(case: Case) -> None:
             f"the model is on {', '.join(map(str, placed))}, expected {case.device}",
             "the caller says on which device: `device`",
         )
+        case.instead(not model.training, "leaves the model in evaluation mode", "with dropout, it trained otherwise")
         case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why="this is the mean loss of the steps")
         same_parameters(case, model, twin)
         reads = counts.host_reads + counts.copies_d2h
@@ -104,7 +107,8 @@ def _(case: Case) -> None:
             "copies to the device",
             counts.copies_h2d,
             copies,
-            "copy the model and two tensors of each batch; make what the loop needs with device=device",
+            "copy the model and two tensors of each batch; torch.linspace and torch.zeros make what else you need with "
+            "device=device, but torch.tensor copies Python's numbers there",
         )
 
 
@@ -149,8 +153,8 @@ class _Places(nn.Module):
         return x + self.table[: x.shape[1]]
 
 
-class _Scaled(_Places):
-    """Right as well, in another way: what it needs it makes on the device of its input."""
+class _Scaled(nn.Module):
+    """Right as well, in another way: it has no buffer, and makes what it needs on the device of its input."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x * torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
@@ -205,7 +209,7 @@ class _SwapsOnTheGpu(_Places):
 
 class _SlightlyOffOnTheGpu(_Places):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + (0 if x.device.type == "cpu" else 0.1)
+        return super().forward(x) + (0 if x.device.type == "cpu" else 0.02)
 
 
 class _Maker:
@@ -229,7 +233,7 @@ _BROKEN = (
     (_ReturnsToTheCpu, "it returns its result on the CPU"),
     (_ForgetsOnTheGpu, "on the GPU it computes other values"),
     (_SwapsOnTheGpu, "on the GPU its values stand at other places"),
-    (_SlightlyOffOnTheGpu, "on the GPU its values are too large by 0.1"),
+    (_SlightlyOffOnTheGpu, "on the GPU its values are too large by 0.02"),
 )
 
 
