@@ -34,12 +34,22 @@ class Alone:
             logging.disable(before)
 
 
-def keeping(graphs: list[GraphModule]) -> Callable:
-    """Return a backend that puts each graph into `graphs`, and computes it operator by operator."""
+def keeping(graphs: list[GraphModule], rows: list[int] | None = None) -> Callable:
+    """Return a backend that puts each graph into `graphs`, and computes it operator by operator.
+
+    Each time that a graph runs, `rows` gets the first size of its first tensor.
+    """
 
     def keep(graph: GraphModule, inputs: list) -> Callable:
         graphs.append(graph)
-        return graph.forward
+        if rows is None:
+            return graph.forward
+
+        def run(*args: Any) -> Any:
+            rows.append(next(arg.shape[0] for arg in args if isinstance(arg, torch.Tensor)))
+            return graph.forward(*args)
+
+        return run
 
     return keep
 

@@ -89,6 +89,10 @@ _NORMS = _program("norms and products", [(50, 3e4)] * 8 + [(120, 10)] * 16, [(50
 _BALANCED = _program("balanced products", [(90, 9e3)] * 6 + [(60, 6)] * 12, [(90, 9e3)] * 6 + [(60, 60)] * 4)
 _ALMOST_ONE = _program("one product", [(1, 1)] * 40 + [(100, 4e5)], [(1, 1), (100, 4e5)])
 _ONLY_PRODUCTS = _program("large products", [(300, 9e6), (100, 50)], [(300, 9e6), (100, 50)])
+_FEW = _program("few products", [(120, 6e4)] * 4 + [(2, 1)] * 4, [(120, 6e4)] + [(2, 1)] * 4)
+_LONG = _program("long copies", [(150, 9e3)] * 4 + [(100, 2e4)] * 2, [(150, 3.6e4)] + [(100, 2e4)] * 2)
+_COPIES = _program("copies", [(60, 9e3)] * 60 + [(2, 2e5)] * 4, [(60, 9e3)] * 20 + [(2, 2e5)] * 4)
+_EITHER = _program("products, then copies", [(15, 6e4)] * 8 + [(40, 1)] * 10, [(15, 6e4)] * 4 + [(40, 1)] * 10)
 _TASKS = (
     ([_CHAIN], _SLOW),
     ([_SHORT_CHAIN, _CHAIN, _ONLY_PRODUCTS], _SLOW),
@@ -98,6 +102,8 @@ _TASKS = (
     ([_NORMS, _ALMOST_ONE], _SLOW_HOST),
     ([_BALANCED, _NORMS], _SLOW_HOST),
     ([_HALF, _MIXED, _ONLY_PRODUCTS, _THIRD, _MIDDLING, _ALMOST_ONE], _SLOW_HOST),
+    ([_FEW, _LONG], _SLOW_HOST),  # "the longer of two times", of each kernel; "the longer of both", of the program
+    ([_COPIES, _EITHER], _SLOW_HOST),  # "kernels run one after the other"
 )
 
 

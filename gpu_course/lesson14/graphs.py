@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable
 
 import torch
@@ -152,9 +153,10 @@ def _(case: Case) -> None:
     for function, sizes in ((_centred, ten), (_shares, ten[::-1]), (_centred, [6]), (_shares, [4, 4, 4])):
         torch._dynamo.reset()
         graphs: list = []
+        rows: list[int] = []
         batches = [torch.randn(size, 4) for size in sizes]
         batches[0] = edges.sliced(batches[0]) if len(sizes) == 1 else batches[0]
-        got = case.use(Alone(case.answer, case.task.name), function, batches, keeping(graphs))
+        got = case.use(Alone(case.answer, case.task.name), function, batches, keeping(graphs, rows))
         case.equal(got, [function(batch) for batch in batches], why="the compiled function gives what it gave before")
         made, many = len(graphs), len(set(sizes))
         case.instead(not made, "nothing is compiled", "`backend` gets no graph")
@@ -164,6 +166,13 @@ def _(case: Case) -> None:
             "the first call takes the size as fixed, and only the second size shows that it changes: say so beforehand",
         )
         case.budget("graphs", made, 1, f"there are {many} sizes, and each graph costs a compilation")
+        case.instead(  # "call it for each batch as it is"
+            Counter(sizes) - Counter(rows),
+            "not every batch goes through the graph as it is",
+            "the compiled function is called with each batch",
+            expected=f"batches of {sizes} rows",
+            got=f"of {rows} rows",
+        )
     edges.note("second_call", "order")
 
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from gpu_course.checks import Case, edges, lesson
+from gpu_course.common.probes import state_of, unchanged
 
 __all__ = ["fold", "moved"]
 
@@ -41,7 +42,7 @@ _CHAINS = (
     ([(("x",), "a")], ["a"]),
     ([(("x", "bias"), "a"), (("a",), "b"), (("b",), "c")], ["c"]),
     ([(("x",), "a"), (("x", "a"), "b"), (("x", "b"), "c")], ["c"]),  # x is read three times, or once
-    ([(("x", "y"), "a"), (("a",), "mask"), (("a", "mask"), "b")], ["b", "mask"]),  # two results are needed later
+    ([(("x", "y"), "a"), (("a",), "mask"), (("a", "mask"), "b")], ["mask", "b"]),  # two results are needed later
     ([(("x",), "mean"), (("x", "mean"), "a")], ["a"]),
     ([(("x",), "a"), (("a", "bias"), "wide"), (("wide",), "b")], ["b", "a"]),
     ([(("x",), "a"), (("y",), "b")], ["a"]),  # b is made, and nobody needs it
@@ -145,6 +146,7 @@ def _folds(case: Case, linear: nn.Linear, norm: nn.BatchNorm1d, dtype: torch.dty
     linear, norm = (copy.deepcopy(layer).to(case.device, dtype) for layer in (linear, norm))
     x = torch.randn(9, linear.in_features, dtype=dtype).to(case.device)
     before = [copy.deepcopy(layer.state_dict()) for layer in (linear, norm)]
+    states = [state_of(layer) for layer in (linear, norm)]
     with torch.no_grad():
         expected = norm(linear(x))
     folded = case.call(linear, norm, modifies=True)
@@ -153,7 +155,11 @@ def _folds(case: Case, linear: nn.Linear, norm: nn.BatchNorm1d, dtype: torch.dty
         [dict(state) for state in before],
         why="both modules stay as they are: their owner may go on with training",
     )
+    for layer, state in zip((linear, norm), states, strict=True):  # "Leave both as they are."
+        unchanged(case, state, layer, "both modules stay as they are: their owner may go on with training")
     edges.note("unchanged")
+    kind = type(folded).__name__
+    case.instead(not isinstance(folded, nn.Linear), f"returns a {kind}, expected one nn.Linear")
     with torch.no_grad():
         got, operators = case.use(folded, x), case.counts.operators
         case.equal(got, expected, rtol=1e-4, atol=1e-5, why="norm(linear(x)), both in evaluation")

@@ -46,7 +46,7 @@ WRONG = {
         ("is compiled twice", _lets_pytorch_find_out),
     ],
     "fold": [
-        ("operators and the limit is", _keeps_both),
+        ("expected one nn.Linear", _keeps_both),
         ("both modules stay as they are", _scales_in_place),
     ],
 }
