@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.probes import named
 from gpu_course.lesson10.pipelines import Schedule, ScheduleError
 
 __all__ = ["last_rank", "write_schedule"]
@@ -153,6 +154,7 @@ def _(case: Case) -> None:
         torch.manual_seed(micro)
         stage = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 2), nn.Linear(2, 1)).to(case.device)
         (stage if frozen else stage[2]).requires_grad_(False)
+        stage.__class__ = named(nn.Sequential, "stage with all parameters frozen" if frozen else "stage")
         x, y = torch.randn(2 * micro, 2, device=case.device), torch.randn(2 * micro, 1, device=case.device)
         for loss_fn in (_leaning, F.l1_loss):
             stage.zero_grad()
@@ -190,8 +192,8 @@ def _(case: Case) -> None:
                 due = any(word[0] == "W" for word in before)
                 case.instead(
                     added and not due,
-                    "adds to gradients of weights before W",
-                    "the rank before waits only for the result of I: leave these gradients to W",
+                    f"weights have gradients when micro-batch {at} goes forward, and no W stands before F{at}",
+                    "do each action where the line has it: F goes forward, and W alone adds to these gradients",
                 )
                 case.instead(
                     due and not added and not frozen,
