@@ -72,11 +72,13 @@ def test_every_code_has_a_program_or_another_test():
 
 
 def test_nothing_stays_replaced(tmp_path):
-    watched = torch.autograd.backward, torch.manual_seed, nn.functional.cross_entropy, torch.optim.Optimizer.zero_grad
+    def watched():
+        calls = torch.autograd.backward, torch.manual_seed, nn.functional.cross_entropy
+        return *calls, torch.optim.Optimizer.zero_grad, nn.Module.__call__
+
+    before = watched()
     reported(STYLES["loop"], tmp_path, "train")
-    assert watched == (
-        torch.autograd.backward, torch.manual_seed, nn.functional.cross_entropy, torch.optim.Optimizer.zero_grad
-    )  # fmt: skip
+    assert watched() == before
 
 
 def test_a_program_that_fails_is_said_to_first_and_nothing_is_said_to_fit(tmp_path):
@@ -108,3 +110,61 @@ def test_a_limit_may_be_the_code_of_a_remark(tmp_path):
     assert limit("seed-in-each-step").broken(report) == "" and limit("remarks>9").broken(report) == ""
     (found,) = [one for one in report.to_dict()["suspects"] if one["code"] == "gradients-never-cleared"]
     assert found["about"] == "result" and found["where"].startswith("train.py:")
+
+
+def test_a_compiled_program_has_the_graphs_that_it_has_without_a_report():
+    """What watches calls of modules stands in no graph, and breaks none."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(16, 64), nn.Linear(64, 4)
+            self.last.register_forward_hook(lambda module, inputs, result: result * 2)
+
+        def forward(self, x):
+            return self.last(self.first(x).relu())
+
+    def graphs(record):
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        with simgpu.cuda("T4", record=record):
+            model = Net().cuda()
+            for run in (torch.compile(model), model):
+                if run is model:
+                    model.compile()
+                for _ in range(2):
+                    run(torch.ones(8, 16, device="cuda")).sum().backward()
+        counted = torch._dynamo.utils.counters
+        return dict(counted["stats"]), dict(counted["graph_break"])
+
+    assert graphs(record=True) == graphs(record=False)
+    assert graphs(record=True)[1] == {}
+    torch._dynamo.reset()
+
+
+def test_nothing_is_kept_of_tensors_and_models_that_are_gone():
+    with simgpu.cuda("T4", record=True) as session:
+        for _ in range(3):
+            nn.Linear(4, 4).cuda()(torch.ones(2, 4).cuda())
+        watch = session.session.habits
+        watch.end_step()
+        assert len(watch._sent) == len(watch._parts) == 0
+
+
+def test_a_model_is_walked_through_once_until_it_gets_another_part():
+    walks = []
+
+    class Net(nn.Linear):
+        def modules(self):
+            walks.append(self)
+            return super().modules()
+
+    with simgpu.cuda("T4", record=True):
+        model, x = Net(4, 4).cuda(), torch.ones(2, 4, device="cuda")
+        walks.clear()
+        for _ in range(3):
+            model(x)
+        assert len(walks) == 1
+        model.more = nn.Dropout()
+        model(x)
+        assert len(walks) == 2

@@ -39,6 +39,19 @@ def is_lowering() -> bool:
     return bool(_lowering)
 
 
+@contextmanager
+def uncompiled() -> Generator[None]:
+    """Inside, PyTorch's compiler compiles nothing of what runs, also below a compiled function."""
+    if "torch._dynamo" not in sys.modules:
+        yield
+        return
+    before = TORCH._C._dynamo.eval_frame.set_eval_frame(None)
+    try:
+        yield
+    finally:
+        TORCH._C._dynamo.eval_frame.set_eval_frame(before)
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of a library, such as cuDNN: an operator and fake tensors as Inductor lays them out."""

@@ -8,7 +8,7 @@ import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -22,6 +22,7 @@ from simgpu.ground import places
 from simgpu.ground.replacements import Replacements
 from simgpu.reports.remarks import Suspect, remark
 
+_T = TypeVar("_T")
 _RANDOM = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # layers that tell the two modes apart
 _FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
 _SMALL_BATCH = 8
@@ -51,6 +52,19 @@ class _Pass:
     used: bool = False
 
 
+@dataclass(frozen=True)
+class _Parts:
+    """What a model is made of, kept alive by nobody here: layers that tell the modes apart, and parameters."""
+
+    random: list["weakref.ref[nn.Module]"]
+    parameters: list["weakref.ref[nn.Parameter]"]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> "_Parts":
+        random = [weakref.ref(one) for one in model.modules() if isinstance(one, _RANDOM)]
+        return cls(random, [weakref.ref(one) for one in model.parameters()])
+
+
 @dataclass
 class _Gradients:
     """What is known of an optimizer's gradients since its last step, by one of its parameters."""
@@ -70,7 +84,8 @@ class HabitWatch:
         self._trained = WeakIdKeyDictionary()  # parameters that an optimizer changes
         self._gradients: dict[int, _Gradients] = {}  # by the identity of an optimizer
         self._backward = self._cleared = ""  # lines, since the last step of an optimizer
-        self._sent: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._sent = WeakIdKeyDictionary()  # the versions of tensors when they were copied to a GPU
+        self._parts: weakref.WeakKeyDictionary[nn.Module, _Parts] = weakref.WeakKeyDictionary()
         put.put(state.world, sent=self._copied)
         put.put(torch.autograd, backward=self._before(torch.autograd.backward, self._on_backward))
         for owner in (torch.optim.Optimizer, nn.Module):
@@ -101,32 +116,44 @@ class HabitWatch:
             self._steps[code, line].add(self.step)
 
     # ---- modules ------------------------------------------------------------------------------------------------
-    def before_forward(self, module: nn.Module, inputs: Any) -> None:
+    def before_forward(self, module: nn.Module) -> None:
         """A module begins; one that nobody's forward pass calls, and that has parameters, is a model."""
         self._stack.append(module)
 
-    def after_forward(self, module: nn.Module, inputs: Any, result: Any) -> None:
+    def after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A module has ended, or failed."""
         if module in self._stack:
             del self._stack[self._stack.index(module) :]
-        if self._stack or result is None or next(module.parameters(), None) is None:
+        if self._stack or result is None:
             return
-        given = [one for one in tree_leaves(inputs) if isinstance(one, torch.Tensor)]
+        parts = self._parts_of(module)
+        if not parts.parameters:
+            return
+        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         batch = given[0].shape[0] if given and given[0].dim() else 0
         made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
-        modes = [one.training for one in module.modules() if isinstance(one, _RANDOM)]
+        modes = [one.training for one in _alive(parts.random)]
         random = any(modes) if modes else None
         called = _Pass(module, places.place(), module.training, random, bool(made), batch)
         self._passes.append(called)
         for one in made[:1]:
             one.register_hook(lambda gradient: setattr(called, "used", True))
-        if any(one.dtype is torch.float64 for one in [*given, *module.parameters()]):
+        if any(one.dtype is torch.float64 for one in [*given, *_alive(parts.parameters)]):
             self._note("double-precision", called.line)
+
+    def registered(self, *what: object) -> None:
+        """A module got a part: what was known of the parts of modules may be no longer so."""
+        self._parts.clear()
+
+    def _parts_of(self, module: nn.Module) -> _Parts:
+        if module not in self._parts:
+            self._parts[module] = _Parts.of(module)
+        return self._parts[module]
 
     def _judge(self) -> None:
         """Say what the calls of models since the last step were."""
         for called in self._passes:
-            trained = any(parameter in self._trained for parameter in called.model.parameters())
+            trained = any(parameter in self._trained for parameter in _alive(self._parts_of(called.model).parameters))
             if called.used:
                 if called.random is False and not called.training:
                     self._note("training-in-evaluation-mode", called.line)
@@ -205,10 +232,14 @@ class HabitWatch:
         if self._stack:
             self._note("host-tensor-in-forward")
         now = 0 if source.is_inference() else source._version
-        before, version = self._sent.get(id(source), (None, -1))
-        if before is not None and before() is source and version == now:
+        if self._sent.get(source) == now:
             self._note("moved-in-each-step")
-        self._sent[id(source)] = weakref.ref(source), now
+        self._sent[source] = now
+
+
+def _alive(references: list["weakref.ref[_T]"]) -> Iterator[_T]:
+    """Yield what is still alive."""
+    return (one for one in (reference() for reference in references) if one is not None)
 
 
 def _arriving(sample: "weakref.ref[nn.Parameter]", known: _Gradients) -> Callable[[torch.Tensor], None]:

@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import dataloader
 
@@ -21,6 +24,7 @@ from simgpu.forecasts.whatif import Optimizer
 from simgpu.ground import arguments, places
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.units import seconds_text
+from simgpu.reports import calls
 from simgpu.reports.growth import GrowthWatch
 from simgpu.reports.habits import HabitWatch
 from simgpu.reports.holdings import Holdings
@@ -80,9 +84,10 @@ class Recording:
             self._put.put(accounts.Gpu, require=self._asking(accounts.Gpu.require))
             self._put.put(self.world, fail=self._noting(self.world.fail))
             self.habits = HabitWatch(self._put)
+            calls.watch(self._put, self._before_forward, self.habits.after_forward)
         self._handles = [
-            register_module_forward_pre_hook(self._before_forward),
-            register_module_forward_hook(self.habits.after_forward, always_call=True),
+            register_module_module_registration_hook(self.habits.registered),
+            register_module_parameter_registration_hook(self.habits.registered),
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
@@ -150,9 +155,9 @@ class Recording:
             print(f"simgpu: step {self.run.steps:,}, {times}", file=sys.stderr)
 
     # ---- what PyTorch tells -------------------------------------------------------------------------------------
-    def _before_forward(self, module: torch.nn.Module, inputs: Any) -> None:
+    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.holdings.module(module)
-        self.habits.before_forward(module, inputs)
+        self.habits.before_forward(module)
         if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
             self._pause()
 

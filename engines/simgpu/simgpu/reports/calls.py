@@ -1,0 +1,37 @@
+"""How does a report see each call of a module, without PyTorch's compiler seeing the report?
+
+PyTorch's own hooks for all modules would be parts of a compiled graph, or break it. What stands here in the place of
+`Module.__call__` is, to the compiler, the function that it replaces.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from simgpu.ground.inductor import uncompiled
+from simgpu.ground.replacements import Replacements
+
+Before = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
+After = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+def watch(put: Replacements, before: Before, after: After) -> None:
+    """Let each call of a module tell `before`, and when it ends `after`, with its result; None where it fails."""
+    plain = nn.Module.__call__
+
+    @functools.wraps(plain)
+    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        result = None
+        with uncompiled():
+            before(module, args, kwargs)
+        try:
+            result = plain(module, *args, **kwargs)
+            return result
+        finally:
+            with uncompiled():
+                after(module, args, kwargs, result)
+
+    __call__._torchdynamo_inline = plain  # what PyTorch's compiler looks into instead
+    put.put(nn.Module, __call__=__call__)
