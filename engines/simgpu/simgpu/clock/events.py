@@ -145,6 +145,11 @@ class Log:
     def __len__(self) -> int:
         return len(self.events)
 
+    @property
+    def number(self) -> int:
+        """The number that the next operation gets."""
+        return self._number
+
     def clear(self) -> None:
         """Forget the events. What comes waits for none of them: they are done when it begins."""
         self.events.clear()

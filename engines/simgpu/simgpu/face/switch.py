@@ -141,6 +141,7 @@ def cuda(
     data_ms: float | None = None,
     shapes: bool = False,
     steps: int | None = None,
+    compiled: bool = False,
     progress: bool = False,
 ) -> Face:
     """Let programs that say `cuda` run on simulated GPUs, from now on or, as a context, until its end.
@@ -154,7 +155,8 @@ def cuda(
     (`device.races` says which). With `record` everything is recorded that `report()` of what is returned tells: what
     the program's lines cost, and what would be otherwise on other GPUs. A batch of a DataLoader then takes the host as
     long as it takes here, or `data_ms`; with `shapes` no values are computed, only shapes;
-    after so many `steps` the program is ended (SystemExit); with `progress` a line is printed every few seconds.
+    after so many `steps` the program is ended (SystemExit); with `progress` a line is printed every few seconds. With
+    `compiled` the report also says what a step would take with its models compiled by `torch.compile`.
 
     Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.
     Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
@@ -164,7 +166,9 @@ def cuda(
         errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
     face = Face(gpu, gpus, memory, allocator, errors, hosts.get(host), races)
     if record:
-        face.session = current.start(stop_after=steps, data_ms=data_ms, shapes=shapes, progress=progress)
+        face.session = current.start(
+            stop_after=steps, data_ms=data_ms, shapes=shapes, compiled=compiled, progress=progress
+        )
     return face
 
 

@@ -33,11 +33,14 @@ class Wishes:
     limits: tuple[str, ...] = ()
     against: str | None = None
     shapes: bool = False
+    compiled: bool = False
 
     def start(self, *, shows: bool = True) -> Session:
         """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
         progress = shows and not self.quiet
-        return current.start(stop_after=self.steps, data_ms=self.data_ms, shapes=self.shapes, progress=progress)
+        return current.start(
+            stop_after=self.steps, data_ms=self.data_ms, shapes=self.shapes, compiled=self.compiled, progress=progress
+        )  # fmt: skip
 
     def finish(self, session: Session) -> int:
         """Print and write what was wished; return the exit status, 0 or 3."""
@@ -76,6 +79,11 @@ def add_options(reads: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compute no values, only shapes: what is read of them means nothing",
     )
+    add(
+        "--compiled",
+        action="store_true",
+        help="also say what a step would take with torch.compile; asking it takes some seconds at the end",
+    )
     add("--price", type=float, help="of a GPU an hour, for the cost of --run-steps")
     add("--run-steps", type=int, help="steps of the whole run, for its hours")
     add("--fail-if", action="append", default=[], metavar="LIMIT", help='exit with 3 if "idle>30%%", "peak>12GiB" …')
@@ -93,7 +101,7 @@ def wishes(given: argparse.Namespace) -> Wishes:
     return Wishes(
         quiet=given.no_report, steps=given.steps, data_ms=given.data_ms, html=given.report, json=given.json,
         trace=given.trace, price=given.price, run_steps=given.run_steps, limits=tuple(given.fail_if),
-        shapes=given.shapes, against=given.against,
+        shapes=given.shapes, compiled=given.compiled, against=given.against,
     )  # fmt: skip
 
 

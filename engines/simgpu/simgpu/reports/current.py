@@ -20,19 +20,25 @@ _last: Session | None = None
 
 
 def start(
-    *, stop_after: int | None = None, data_ms: float | None = None, progress: bool = False, shapes: bool = False
+    *,
+    stop_after: int | None = None,
+    data_ms: float | None = None,
+    progress: bool = False,
+    shapes: bool = False,
+    compiled: bool = False,
 ) -> Session:
     """Record from now on what the program asks of the simulated GPUs, instead of a session that does so already.
 
     `stop_after` ends the program (SystemExit) after so many steps; `data_ms` is what a batch of a DataLoader takes, in
     milliseconds, None for what it takes here; with `progress` a line is printed every few seconds; with `shapes` no
-    values are computed, only shapes. Raises RuntimeError where the simulated GPUs are not enabled.
+    values are computed, only shapes; with `compiled` the report also says what a step would take with its models
+    compiled. Raises RuntimeError where the simulated GPUs are not enabled.
     """
     global _last
     enabling.world()
     if _last is not None:
         _last.stop()
-    _last = Session(stop_after=stop_after, data_ms=data_ms, progress=progress, shapes=shapes)
+    _last = Session(stop_after=stop_after, data_ms=data_ms, progress=progress, shapes=shapes, compiled=compiled)
     return _last
 
 

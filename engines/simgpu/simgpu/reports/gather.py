@@ -45,10 +45,11 @@ def gather(session: Recording) -> Report:
         scaling=sum(one.nbytes for one in at_peak if one.grows_with_batch),
         optimizer=run.optimizer,
     )  # fmt: skip
+    step_s = timeline.total_ns / steps / 1e9
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
-        step_kind=_step_kind(session), recorded=steps, step_time=timeline.total_ns / steps / 1e9,
+        step_kind=_step_kind(session), recorded=steps, step_time=step_s,
         busy=timeline.utilisation(row), launching=_launching(charged, timeline),
         phases=seconds_by_part(timeline, row, gaps, steps),
         data_ms=session.data_ms, shapes=session.shapes,
@@ -57,6 +58,7 @@ def gather(session: Recording) -> Report:
         host=_host(events, machine.host, first, last),
         habits=_habits(session, _launching(charged, timeline), owners, capacity),
         errors=_errors(session), failure=session.failure,
+        compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
         evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
         basis=basis,
     )  # fmt: skip

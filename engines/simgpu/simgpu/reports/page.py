@@ -15,6 +15,7 @@ from simgpu.reports.words import (
     answer,
     assumptions,
     clock_sentence,
+    compiled_sentences,
     count_text,
     finished_a_step,
     host_cells,
@@ -53,6 +54,7 @@ def fragment(report: Values) -> str:
         ("Copies", _rows(report.copies, "Copies over the bus in a step, by line")),
         ("Launches", _rows(report.launches, "What the host launches in a step, by line")),
         ("Kernels", _kernels(report)),
+        ("What torch.compile would bring", _paragraphs(compiled_sentences(report))),
         ("What if", _options(report)),
         ("What is not in these times", _list("ul", not_simulated(report))),
     ]

@@ -12,6 +12,7 @@ from simgpu.forecasts.whatif import Basis, Option, options, priced, what_if
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.machine import gpus
 from simgpu.machine.hosts import Host
+from simgpu.reports.compiled_step import CompiledStep
 from simgpu.reports.growth import Growth
 from simgpu.reports.remarks import Suspect
 
@@ -56,6 +57,7 @@ class Values:
     - `host`: what the host takes for a step, in seconds by part of `hosts.PARTS`; empty where it launches and no more;
     - `habits`: habits of the program that cost it results, time or memory, with codes that stay (`remarks`);
     - `errors`: what would have gone wrong on a GPU; `failure`: the one that ended the program, or None;
+    - `compiled`: what a step would take with its models compiled, where that was asked for, or None;
     - `evidence`: how far such times were from published ones;
     - `simulated`, `real`: how long the whole run took on the GPU's clock and here.
     """
@@ -85,6 +87,7 @@ class Values:
     habits: list[Suspect]
     errors: list[Error]
     failure: Error | None
+    compiled: CompiledStep | None
     evidence: Evidence
     simulated: float
     real: float
@@ -202,6 +205,7 @@ def _plain(value: Any) -> Any:
 
 def _extra(value: Any) -> dict[str, Any]:
     found = {"where": value.where} if isinstance(value, Line) else {}
+    found |= {"gain": value.gain} if isinstance(value, CompiledStep) else {}
     return {**found, "about": value.about} if isinstance(value, Suspect) else found
 
 

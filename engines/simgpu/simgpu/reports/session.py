@@ -25,6 +25,7 @@ from simgpu.ground import arguments, places
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.units import seconds_text
 from simgpu.reports import calls
+from simgpu.reports.compiled_step import ModelCalls
 from simgpu.reports.growth import GrowthWatch
 from simgpu.reports.habits import HabitWatch
 from simgpu.reports.holdings import Holdings
@@ -60,6 +61,7 @@ class Recording:
         data_ms: float | None = None,
         progress: bool = False,
         shapes: bool = False,
+        compiled: bool = False,
     ) -> None:
         if stop_after is not None:
             arguments.whole("steps", stop_after)
@@ -84,7 +86,8 @@ class Recording:
             self._put.put(accounts.Gpu, require=self._asking(accounts.Gpu.require))
             self._put.put(self.world, fail=self._noting(self.world.fail))
             self.habits = HabitWatch(self._put)
-            calls.watch(self._put, self._before_forward, self.habits.after_forward)
+            self.model_calls = ModelCalls(self.log) if compiled else None
+            calls.watch(self._put, self._before_forward, self._after_forward)
         self._handles = [
             register_module_module_registration_hook(self.habits.registered),
             register_module_parameter_registration_hook(self.habits.registered),
@@ -105,6 +108,8 @@ class Recording:
         for handle in self._handles:
             handle.remove()
         self._put.undo()
+        if self.model_calls is not None:
+            self.model_calls.ask()
 
     # ---- how long it took ---------------------------------------------------------------------------------------
     @property
@@ -156,10 +161,23 @@ class Recording:
 
     # ---- what PyTorch tells -------------------------------------------------------------------------------------
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if self.world is not state.world:
+            return  # it is no call of the program's
         self.holdings.module(module)
         self.habits.before_forward(module)
+        if self.model_calls is not None:
+            self.model_calls.before(module, args, kwargs)
         if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
             self._pause()
+
+    def _after_forward(
+        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        if self.world is not state.world:
+            return
+        self.habits.after_forward(module, args, kwargs, result)
+        if self.model_calls is not None:
+            self.model_calls.after(module, result)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.log.stepping = self.holdings.stepping = True

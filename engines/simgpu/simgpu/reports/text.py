@@ -11,6 +11,7 @@ from simgpu.reports.words import (
     answer,
     assumptions,
     clock_sentence,
+    compiled_sentences,
     count_text,
     finished_a_step,
     host_cells,
@@ -41,6 +42,7 @@ def text(report: Values) -> str:
         ("Copies, in a step", _rows(report.copies)),
         ("Launches, in a step", _rows(report.launches)),
         ("Kernels, in a step", _kernels(report.kernels)),
+        ("What torch.compile would bring", compiled_sentences(report)),
         ("What if", _options(report)),
         ("What is not in these times", list(not_simulated(report))),
     ]
