@@ -5,6 +5,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 import simgpu
 from tests.simgpu.simulated import _fresh, consistent, on_sim  # noqa: F401
@@ -129,7 +130,7 @@ def test_an_index_on_another_device_than_what_it_picks_from():
         (lambda: setattr(on_sim(2), "grad", torch.ones(2)), RuntimeError, "gradient on cpu to a tensor on sim:0"),
         (lambda: setattr(on_sim(2), "data", torch.ones(2)), RuntimeError, "cannot assign a tensor on cpu"),
         (lambda: setattr(torch.ones(2), "data", on_sim(2)), RuntimeError, "incompatible tensor type"),
-        (lambda: on_sim(2).as_subclass(nn.Buffer), NotImplementedError, "no tensors of the class Buffer"),
+        (lambda: on_sim(2).as_subclass(DTensor), NotImplementedError, "no tensors of the class DTensor"),
         (lambda: torch.from_dlpack(on_sim(2)), (ValueError, BufferError), "sim"),
     ],
 )  # fmt: skip

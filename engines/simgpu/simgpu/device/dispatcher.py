@@ -93,7 +93,7 @@ def _make_meta(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _change(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
-    sim = args and type(args[0]) is SimTensor
+    sim = args and isinstance(args[0], SimTensor)
     return operators.dispatch(SimTensor, operator, (), args, kwargs) if sim else NotImplemented
 
 
@@ -129,7 +129,7 @@ _RANKS = {
 
 def _rank_out(operator: Operator, functional: Operator, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     """Write the rank into `out`, which PyTorch's kernel returns unwritten where it is of a subclass of Tensor."""
-    if type(out) is not SimTensor:
+    if not isinstance(out, SimTensor):
         return operator.decompose(*args, out=out, **kwargs)
     rank = functional(*args, **kwargs)
     return torch.add(rank, 0, out=out)  # resizes, or says which number format does not fit
@@ -139,7 +139,7 @@ def _ctc_loss(
     log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: torch.Tensor, target_lengths: torch.Tensor,
     *options: Any,
 ) -> torch.Tensor:  # fmt: skip
-    if type(log_probs) is not SimTensor:
+    if not isinstance(log_probs, SimTensor):
         return aten.ctc_loss.Tensor.decompose(log_probs, targets, input_lengths, target_lengths, *options)
     lengths = [one.tolist() for one in (input_lengths, target_lengths)]  # C++ does so, but not for a subclass
     return aten.ctc_loss.IntList(log_probs, targets, *lengths, *options)
@@ -152,7 +152,7 @@ def _lstm(
     """The LSTM of the CPU: one operator a layer and direction."""
     mkldnn = torch.backends.mkldnn
     same_width = hidden[0].size(2) == hidden[1].size(2)
-    fits = type(x) is SimTensor and x.dtype is torch.float32 and x.numel() > 0 and same_width
+    fits = isinstance(x, SimTensor) and x.dtype is torch.float32 and x.numel() > 0 and same_width
     if not (fits and mkldnn.is_available() and mkldnn.enabled):
         args = (x, hidden, params, has_biases, layers, dropout, train, bidirectional, batch_first)
         return aten.lstm.input.decompose(*args)
@@ -187,7 +187,7 @@ def _attention(
     """The CPU's fused attention where the CPU would choose it, else the plain formula."""
     rest = {"scale": scale, "enable_gqa": enable_gqa}
     tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
-    ours = [tensor for tensor in tensors if type(tensor) is SimTensor]
+    ours = [tensor for tensor in tensors if isinstance(tensor, SimTensor)]
     if len(ours) == len(tensors):
         inner = [tensor._inner.detach().requires_grad_(tensor.requires_grad) for tensor in ours]
         choice = aten._fused_sdp_choice(*inner[:3], *(inner[3:] or [None]), dropout_p, is_causal, **rest)

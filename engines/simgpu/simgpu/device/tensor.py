@@ -140,11 +140,6 @@ class SimTensor(torch.Tensor):
             return self.new_tensor(args[0], device=device)
         return self.new_empty(*args or (0,), device=device)
 
-    def as_subclass(self, cls: type[torch.Tensor]) -> Any:
-        if cls in (torch.Tensor, SimTensor):
-            return self.view_as(self)
-        raise NotImplementedError(f"the simulated GPU has no tensors of the class {cls.__name__}: use plain ones there")
-
     def numpy(self, *, force: bool = False) -> np.ndarray[Any, Any]:
         if force:
             return self.detach().cpu().numpy()

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from simgpu.device import state
+from simgpu.device import state, subclasses
 from simgpu.device.state import Device, device_of
 from simgpu.device.tensor import OURS, SimTensor
 from simgpu.ground import device_kind
@@ -26,6 +26,7 @@ _Change: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # what `.to`, `.hal
 
 def replace_functions(module: ModuleType) -> None:
     """Replace them all, once a process; `module` is `torch.sim`."""
+    subclasses.replace_functions()
     torch.serialization.register_package(5, _location, _restore)
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     torch.UntypedStorage.__new__ = staticmethod(_new_storage)

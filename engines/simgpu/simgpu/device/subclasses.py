@@ -1,0 +1,92 @@
+"""How is a tensor of a program's own class, such as an image that knows its spacing, on the simulated GPU?
+
+By a class of both, made once for each class of a program. For Python and for `__torch_function__` its tensors are of
+the program's class; operators see them as the `SimTensor`s that they are, too.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import get_default_nowrap_functions
+from torch.utils._pytree import tree_leaves
+
+from simgpu.device.tensor import OURS, SimTensor, shown_to_modes
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
+
+_plain_as_subclass = torch.Tensor.as_subclass
+
+
+class _OfAProgram(SimTensor):
+    """What the classes of both have in common; `_class` is the program's."""
+
+    _class: type[torch.Tensor]
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        """Do what `torch.Tensor.__torch_function__` does; a result on another device is of the program's class."""
+        if not all(issubclass(cls, kind) for kind in types):
+            return NotImplemented
+        with torch._C.DisableTorchFunctionSubclass():
+            result = func(*args, **(kwargs or {}))
+            return result if func in get_default_nowrap_functions() else TORCH._tensor._convert(result, cls._class)
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        """Run an operator while these tensors are `SimTensor`s, as everything behind the dispatcher expects."""
+        tensors = [(leaf, type(leaf)) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, _OfAProgram)]
+        for tensor, _ in tensors:
+            tensor.__class__ = SimTensor
+        try:
+            kinds = [SimTensor if issubclass(kind, _OfAProgram) else kind for kind in types]
+            return SimTensor.__torch_dispatch__(func, kinds, args, kwargs)
+        finally:
+            for tensor, kind in tensors:
+                tensor.__class__ = kind
+
+    def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        if torch.overrides.has_torch_function_unary(self):  # by its name of torch.Tensor, which libraries compare with
+            return torch.overrides.handle_torch_function(torch.Tensor.to, (self,), self, *args, **kwargs)
+        return super().to(*args, **kwargs)
+
+    @shown_to_modes
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+        copied = super().__deepcopy__(memo)
+        copied.__class__ = type(self)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        attributes = {name: value for name, value in self.__dict__.items() if name not in OURS}
+        function, args = super().__reduce_ex__(protocol)
+        return TORCH._tensor._rebuild_from_type_v2, (function, self._class, args, attributes)
+
+
+@functools.cache
+def _class_of_both(cls: type[torch.Tensor]) -> type[_OfAProgram]:
+    """Make the class of both. Raises NotImplementedError for one whose operators the program runs itself."""
+    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+        raise NotImplementedError(f"the simulated GPU has no tensors of the class {cls.__name__}: use plain ones there")
+    names = {"_class": cls, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
+    return type(cls)(cls.__name__, (cls, _OfAProgram), names)
+
+
+def _as_subclass(self: torch.Tensor, cls: type[torch.Tensor]) -> Any:
+    """Also for tensors on a simulated GPU; `type(x)` of one of these stands for the program's class elsewhere."""
+    cls = getattr(cls, "_class", cls)
+    if not isinstance(self, SimTensor):
+        return _plain_as_subclass(self, cls)
+    with torch._C.DisableTorchFunctionSubclass():
+        view: Any = self.view_as(self)
+    if cls not in (torch.Tensor, SimTensor):
+        view.__class__ = _class_of_both(cls)
+    return view
+
+
+def replace_functions() -> None:
+    """Replace `as_subclass`, once a process."""
+    torch.Tensor.as_subclass = SimTensor.as_subclass = functools.wraps(_plain_as_subclass)(_as_subclass)

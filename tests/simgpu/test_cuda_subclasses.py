@@ -1,0 +1,116 @@
+"""Do tensors of a program's own class live on CUDA's face as on CUDA?"""
+
+import copy
+import pickle
+
+import pytest
+import torch
+
+import simgpu
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+
+class Image(torch.Tensor):
+    """A tensor that knows how large its pixels are, and whose results know it too."""
+
+    @staticmethod
+    def __new__(cls, values, spacing=None):
+        return torch.as_tensor(values).as_subclass(cls)
+
+    def __init__(self, values, spacing=None):
+        self.spacing = spacing
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        result = super().__torch_function__(func, types, args, kwargs)
+        if isinstance(result, Image):
+            result.spacing = next((one.spacing for one in args if isinstance(one, Image)), None)
+        return result
+
+    def width_mm(self):
+        return self.shape[-1] * self.spacing
+
+
+@pytest.fixture(autouse=True)
+def _face(_fresh):  # noqa: F811
+    with simgpu.cuda(memory="1 GiB"):
+        yield
+
+
+@pytest.fixture
+def image():
+    return Image(torch.arange(6.0).view(2, 3), spacing=0.5).to("cuda")
+
+
+KEEP_IT = {
+    "cuda": lambda image: image.cpu().cuda(),
+    "to another format": lambda image: image.to(torch.float64),
+    "sum": lambda image: image + 1,
+    "in place": lambda image: image.mul_(2),
+    "view": lambda image: image[0],
+    "like": torch.zeros_like,
+    "product": lambda image: image @ torch.ones(3, 2, device="cuda"),
+    "deepcopy": copy.deepcopy,
+    "copy": copy.copy,
+    "pickle": lambda image: pickle.loads(pickle.dumps(image)),
+}
+
+
+@pytest.mark.parametrize("what", KEEP_IT)
+def test_the_class_and_its_attributes_stay(image, what):
+    result = KEEP_IT[what](image)
+    assert isinstance(result, Image)
+    assert (result.device, result.is_cuda, result.spacing) == (torch.device("cuda", 0), True, 0.5)
+    assert result.width_mm() == result.shape[-1] / 2
+
+
+def test_the_way_back_gives_the_class_itself(image):
+    back = (image + 1).cpu()
+    assert type(back) is Image
+    assert back.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+def test_what_makes_another_of_its_class_may_make_it_on_the_cpu(image):
+    assert type(type(image)(torch.ones(2), spacing=1)) is Image
+    assert type(torch.ones(2).as_subclass(type(image))) is Image
+
+
+def test_gradients_flow_through_it(image):
+    weight = torch.ones(3, device="cuda", requires_grad=True)
+    loss = (image * weight).sum()
+    assert isinstance(loss, Image)
+    loss.backward()
+    assert weight.grad.tolist() == [3, 5, 7]
+    leaf = copy.deepcopy(Image(torch.ones(2, device="cuda")).requires_grad_())
+    assert leaf.is_leaf
+
+
+def test_rules_of_devices_hold_for_it(image):
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        image + torch.ones(3)
+    with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
+        image + Image(torch.ones(3), spacing=0.5)
+    with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
+        image.numpy()
+
+
+def test_a_method_of_torch_tensor_is_known_by_its_name():
+    seen = []
+
+    class Told(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            seen.append(func)
+            return super().__torch_function__(func, types, args, kwargs)
+
+    told = torch.ones(2, device="cuda").as_subclass(Told)
+    told.to(torch.float64)
+    assert seen == [torch.Tensor.to]
+
+
+def test_a_tensor_that_is_none_any_more_is_plain(image):
+    plain = image.as_subclass(torch.Tensor)
+    assert not isinstance(plain, Image)
+    assert (plain + 1).sum().item() == 21
