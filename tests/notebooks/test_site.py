@@ -81,9 +81,27 @@ def test_slides_name_cells_and_every_lesson_has_some():
     for path in notebooks.lessons():
         slide_cells = marks[notebooks.number(path)]
         deck = slides.deck(path, slide_cells)
-        headings = [cell.source for cell in deck.cells if cell.cell_type == "markdown"]
+        texts = [cell.source for cell in deck.cells if cell.cell_type == "markdown"]
+        questions = [text for text in texts if text.startswith("**Predict:** ")]
+        headings = [text for text in texts if text not in questions]
         assert headings[0].startswith("# ") and all(text.startswith("##") for text in headings[1:])
-        assert 4 < len(headings) - 1 == len(slide_cells), "a slide begins with a text, and has no second one"
+        assert len(headings) > 5 and len(set(headings)) > len(headings) / 2
+        code = "\n".join(cell.source for cell in deck.cells if cell.cell_type == "code")
+        assert not re.search(r"^assert |\.reveal\(|A good place to stop", "\n".join([code, *texts]), re.MULTILINE)
+
+
+def cells_of(path):
+    return {cell.id: cell for cell in notebooks.read(path).cells}
+
+
+def test_on_a_slide_the_question_comes_before_its_result():
+    path = next(path for path in notebooks.lessons() if notebooks.number(path) == "05")
+    deck = slides.deck(path, [["eval-text", "eval-switches"]])
+    text, code, question, heading, *results = deck.cells[1:]
+    assert question.source.startswith("**Predict:** ") and heading.source == text.source.partition("\n")[0]
+    assert code.outputs == [] and len(results) == 2
+    assert all(result.outputs and result.metadata["tags"] == ["remove-input"] for result in results)
+    assert "reveal" not in code.source and "assert" not in code.source and code.source
 
 
 @pytest.fixture
@@ -389,7 +407,16 @@ def test_search_finds_terms_and_explorers_move(site):
 @pytest.mark.browser
 def test_no_slide_is_taller_or_wider_than_the_screen(tmp_path):
     assert slides.main(tmp_path) == 0
-    where = "(({bottom, right}) => [bottom, right])(Reveal.getCurrentSlide().getBoundingClientRect())"
+    where = """() => {
+      const slide = Reveal.getCurrentSlide(), {bottom, right} = slide.getBoundingClientRect();
+      const whole = (each) => {
+        const box = each.getBoundingClientRect();
+        const drawn = (each.tagName !== "IMG" || each.naturalWidth > 10) && each.scrollWidth <= each.clientWidth + 1;
+        return drawn && box.top > 0 && box.bottom <= 720 && box.right <= 1280;
+      };
+      const parts = [...slide.querySelectorAll("img, svg, pre, table")];
+      return [bottom, right, parts.every(whole), parts.length || slide.innerText.length];
+    }"""
     count, beyond = 0, []
     with browser.browsing() as chromium:
         page = chromium.new_page(viewport={"width": 1280, "height": 720})
@@ -400,7 +427,8 @@ def test_no_slide_is_taller_or_wider_than_the_screen(tmp_path):
             for number in range(page.evaluate("Reveal.getTotalSlides()")):
                 page.evaluate(f"Reveal.slide({number})")
                 page.wait_for_timeout(100)
-                bottom, right = page.evaluate(where)
+                bottom, right, whole, content = page.evaluate(where)
                 count += 1
-                beyond += [(path.stem, number, bottom, right)] * (bottom > 730 or right > 1285)
+                good = bottom <= 730 and right <= 1285 and whole and (content < 10 or content > 60)
+                beyond += [] if good else [(path.stem, number, bottom, right, whole, content)]
     assert count > 100 and not beyond
