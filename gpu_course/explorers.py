@@ -17,6 +17,9 @@ from gpu_course import fields, look
 __all__ = ["Choice", "Explorer", "Slider", "Switch"]
 
 _LONG = 24  # letters, more than which a control of the usual width cannot show
+_WIDTH = "864px"  # of a picture: letters of 6.5 points are then 11 pixels high
+# A picture is drawn on white; in a dark page JupyterLab turns light into dark and leaves the hues.
+_DARK = "<style>[data-jp-theme-light='false'] .widget-image{filter:invert(.92) hue-rotate(180deg)}</style>"
 
 
 def _text(value: Any) -> str:
@@ -188,8 +191,8 @@ class Explorer:
         import ipywidgets
 
         self.boxes = {control.name: control.widget() for control in self.controls}
-        picture = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": "720px"})
-        words = ipywidgets.HTML(layout={"max_width": "720px"})
+        picture = ipywidgets.Image(format="png", layout={"max_width": "100%", "width": _WIDTH})
+        words = ipywidgets.HTML(layout={"max_width": _WIDTH})
 
         def update(change: object = None) -> None:
             if self._offering:
@@ -201,7 +204,7 @@ class Explorer:
             self._offer()
             try:
                 picture.value, said = self._shown({name: box.value for name, box in self.boxes.items()})
-                words.value = f'{look.FOCUS}<div style="line-height: 1.5">{html.escape(said)}</div>'
+                words.value = f'{look.FOCUS}{_DARK}<div style="line-height: 1.5">{html.escape(said)}</div>'
                 picture.layout.display = None
             except Exception as error:  # shown in place: a widget's callback has no cell to fail in
                 picture.layout.display = "none"  # the picture of another setting would be wrong
