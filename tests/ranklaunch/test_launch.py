@@ -635,6 +635,17 @@ def interrupt(after_s, fn):
     assert caught.tb
 
 
+def test_a_notebook_shows_one_sentence_of_an_interrupted_launch(monkeypatch):
+    def interrupted(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run.Run, "results", interrupted)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        launch(lambda: None)
+    sentence = "KeyboardInterrupt: the launch was interrupted, and all ranks were stopped"
+    assert caught.value._render_traceback_() == [sentence] and caught.value.__suppress_context__
+
+
 @linux
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_an_interrupt_at_any_moment_stops_all_ranks_and_leaves_nothing():

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from ranklaunch import arguments, forked, worker
-from ranklaunch.report import RankError
+from ranklaunch.report import Interrupted, RankError
 from ranklaunch.run import Run
 from ranklaunch.wire import dumps_call, dumps_start
 
@@ -57,8 +57,8 @@ def launch(
     ranks from running (`pace` says how that is known), and is over in any case after 20 times its seconds.
 
     Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned in time;
-    all ranks are stopped then. Raises TypeError for a function or arguments that cannot be sent, and for arguments that
-    do not fit the function.
+    all ranks are stopped then. They are also stopped where the launch is interrupted, which raises KeyboardInterrupt.
+    Raises TypeError for a function or arguments that cannot be sent, and for arguments that do not fit the function.
     """
     _check_call(fn, args, kwargs)
     nprocs, timeout_s = arguments.whole("nprocs", nprocs), arguments.positive("timeout_s", timeout_s)
@@ -68,7 +68,11 @@ def launch(
         raise TypeError(f"start is {start!r}, it must be a function that takes no arguments")
     places = _places(devices, nprocs)
     run = Run(places, _backend(places), dumps_start(start), dumps_call(fn, args, kwargs), timeout_s)
-    return [_loaded(rank, data) for rank, data in enumerate(run.results())]
+    try:
+        results = run.results()
+    except KeyboardInterrupt:
+        raise Interrupted from None
+    return [_loaded(rank, data) for rank, data in enumerate(results)]
 
 
 def preload(*modules: str) -> None:

@@ -52,6 +52,16 @@ class RankError(RuntimeError):
         return f"<pre>RankError: {html.escape(self.message)}</pre>"
 
 
+class Interrupted(KeyboardInterrupt):
+    """A launch that was interrupted. Notebooks show one sentence, without what this engine was doing."""
+
+    def __str__(self) -> str:
+        return "the launch was interrupted, and all ranks were stopped"
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"KeyboardInterrupt: {self}"]
+
+
 RankError.__module__ = "ranklaunch"
 
 
