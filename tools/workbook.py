@@ -7,6 +7,7 @@ further arguments go to JupyterLab.
 import hashlib
 import json
 import os
+import platform
 import shutil
 import sys
 from dataclasses import dataclass
@@ -19,6 +20,13 @@ FIRST = "00_start_here.ipynb"
 # No question about news; and in overrides.d, which the wheel brings to every JupyterLab, widgets are saved.
 SETTINGS = ROOT / "tools" / "jupyterlab" / "settings"
 RECORD = ".copied.json"
+# As ipykernel, which `make lab` installs, introduces itself.
+KERNEL = "Python 3 (ipykernel)"
+LANGUAGE = {
+    "codemirror_mode": {"name": "ipython", "version": 3}, "file_extension": ".py", "mimetype": "text/x-python",
+    "name": "python", "nbconvert_exporter": "python", "pygments_lexer": "ipython3",
+    "version": platform.python_version(),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,8 +65,20 @@ def _bare(path: Path, drawings: bool = False) -> bytes:
     return (json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode("utf-8")
 
 
+def _opened(bare: bytes) -> bytes:
+    """Return the notebook with what JupyterLab writes when its kernel starts: so opening a copy changes nothing."""
+    try:
+        notebook = json.loads(bare)
+        kernel = notebook["metadata"]["kernelspec"]
+    except (ValueError, KeyError, TypeError):
+        return bare
+    kernel["display_name"] = KERNEL
+    notebook["metadata"]["language_info"] = LANGUAGE
+    return (json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode("utf-8")
+
+
 def _hash(path: Path) -> str:
-    return hashlib.sha256(_bare(path)).hexdigest()
+    return hashlib.sha256(_opened(_bare(path))).hexdigest()
 
 
 def _read(record: Path) -> dict[str, str]:
@@ -84,7 +104,7 @@ def prepare(lessons: Path, workbook: Path) -> Update:
     for lesson in sorted(lessons.glob("[0-9][0-9]*_*.ipynb")):
         copy, now = workbook / lesson.name, _hash(lesson)
         if not copy.exists():
-            copy.write_bytes(_bare(lesson, drawings=True))
+            copy.write_bytes(_opened(_bare(lesson, drawings=True)))
             known[lesson.name] = now
             copied.append(lesson.name)
         elif known.setdefault(lesson.name, now if _hash(copy) == now else "") != now:

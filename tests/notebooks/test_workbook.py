@@ -6,6 +6,8 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from ipykernel.ipkernel import IPythonKernel
+from jupyter_client.kernelspec import KernelSpecManager
 
 from tools import environment, workbook
 
@@ -39,6 +41,19 @@ def test_a_copy_shows_no_output_and_new_outputs_alone_are_no_newer_lesson(folder
     assert copied["cells"] == [bare, seen]
     cells = [cell | {"execution_count": 2}, drawing | {"outputs": []}]
     lesson.write_text(json.dumps({"cells": cells, "metadata": {}}), encoding="utf-8")
+    (folders[1] / workbook.RECORD).unlink()
+    assert workbook.prepare(*folders).newer == ()
+
+
+def test_a_copy_says_of_its_kernel_what_jupyterlab_would_write_and_that_alone_is_no_newer_lesson(folders):
+    lesson = folders[0] / "01_a.ipynb"
+    metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    lesson.write_text(json.dumps({"cells": [], "metadata": metadata}), encoding="utf-8")
+    workbook.prepare(*folders)
+    written = json.loads((folders[1] / "01_a.ipynb").read_text(encoding="utf-8"))["metadata"]
+    specs = KernelSpecManager().get_kernel_spec("python3")
+    assert written["kernelspec"] == {**metadata["kernelspec"], "display_name": specs.display_name}
+    assert written["language_info"] == IPythonKernel.language_info
     (folders[1] / workbook.RECORD).unlink()
     assert workbook.prepare(*folders).newer == ()
 
