@@ -19,6 +19,31 @@ def _face(_fresh):  # noqa: F811
         yield
 
 
+# ---- number formats: those that CUDA's kernels have, and the CPU's lack ---------------------------------------------
+ONLY_WIDE_ON_THE_CPU = {
+    "avg_pool3d": lambda x: nn.functional.avg_pool3d(x.view(1, 1, 4, 4, 4), 2),
+    "bilinear": lambda x: nn.functional.interpolate(x.view(1, 1, 8, 8), (4, 4), mode="bilinear", antialias=True),
+    "bicubic": lambda x: nn.functional.interpolate(x.view(1, 1, 8, 8), (4, 4), mode="bicubic", antialias=True),
+    "multi_margin_loss": lambda x: nn.functional.multi_margin_loss(x.view(8, 8), rows().repeat(4)),
+    "multilabel_margin_loss": lambda x: nn.functional.multilabel_margin_loss(x.view(32, 2), rows().expand(32, 2)),
+    "polygamma": lambda x: torch.polygamma(1, x),
+}
+
+
+@pytest.mark.parametrize("name", ONLY_WIDE_ON_THE_CPU)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_sixteen_bits_are_computed_wide_and_rounded_once(name, dtype):
+    values = torch.linspace(0.5, 1, 64).to(dtype)
+    narrow = values.to("cuda").requires_grad_()
+    wide = values.float().to("cuda")
+    result = ONLY_WIDE_ON_THE_CPU[name](narrow)
+    expected = ONLY_WIDE_ON_THE_CPU[name](wide)
+    assert result.dtype is dtype
+    assert torch.equal(result.cpu(), expected.to(dtype).cpu())
+    result.sum().backward()
+    assert narrow.grad.dtype is dtype
+
+
 # ---- number formats: refused by the host, at the line ---------------------------------------------------------------
 def half():
     return torch.zeros(4, device="cuda", dtype=torch.half)

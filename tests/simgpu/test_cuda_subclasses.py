@@ -66,6 +66,13 @@ def test_the_class_and_its_attributes_stay(image, what):
     assert result.width_mm() == result.shape[-1] / 2
 
 
+def test_a_class_may_be_made_by_make_subclass(image):
+    made = torch.Tensor._make_subclass(Image, torch.ones(2, device="cuda"), True)
+    assert isinstance(made, Image)
+    assert made.is_leaf
+    assert made.requires_grad
+
+
 def test_the_way_back_gives_the_class_itself(image):
     back = (image + 1).cpu()
     assert type(back) is Image
@@ -114,3 +121,21 @@ def test_a_tensor_that_is_none_any_more_is_plain(image):
     plain = image.as_subclass(torch.Tensor)
     assert not isinstance(plain, Image)
     assert (plain + 1).sum().item() == 21
+
+
+def test_attributes_may_be_copied_as_a_whole(image):
+    total = image.sum()
+    total.__dict__ = copy.deepcopy(image.__dict__)
+    another = image + 1
+    another.__dict__.update(image.__dict__)
+    assert (total.item(), total.spacing, another.tolist()) == (15, 0.5, [[1, 2, 3], [4, 5, 6]])
+
+
+def test_its_memory_is_given_back(image):
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        another = image + 1
+        another += another
+    assert torch.cuda.memory_allocated() == before + another.untyped_storage().nbytes()
+    del another
+    assert torch.cuda.memory_allocated() == before

@@ -24,7 +24,7 @@ from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
 from simgpu.ground.nodes import new_node
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
-from simgpu.machine import determinism, flops, waiting
+from simgpu.machine import determinism, flops, missing_kernels, waiting
 from simgpu.machine.operator_table import name_of, row_of, takes_host_long
 from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
 
@@ -56,7 +56,8 @@ class Plan:
         self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
         unusual = self.composite or self.special or self.mutates or self._flops or self.waits or self.waits_by_call
         unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.lacks or row.alert
-        unusual = unusual or self.library
+        self.wide = self.name in missing_kernels.ONLY_WIDE_ON_THE_CPU and not self.mutates
+        unusual = unusual or self.library or self.wide
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not unusual and "quantize" not in name and one_tensor
@@ -220,7 +221,9 @@ def _changed(which: int | str, args: Args, kwargs: Kwargs) -> Any:
 
 def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """Return what an operator returns for CPU tensors; where only shapes are wanted, without its values."""
-    return shapes_only.computed(func, plan, args, kwargs) if state.world.only_shapes else func(*args, **kwargs)
+    if state.world.only_shapes:
+        return shapes_only.computed(func, plan, args, kwargs)
+    return missing_kernels.computed_wide(func, args, kwargs) if plan.wide else func(*args, **kwargs)
 
 
 def _unwrap(value: Any, tensors: list[torch.Tensor]) -> Any:

@@ -5,6 +5,7 @@ the program's class; operators see them as the `SimTensor`s that they are, too.
 """
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,12 +17,20 @@ from simgpu.device.tensor import OURS, SimTensor, shown_to_modes
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 
 _plain_as_subclass = torch.Tensor.as_subclass
+# By the address of a tensor: what it consists of. Its `__dict__` is the program's, which may copy it to another tensor.
+_parts: dict[int, dict[str, Any]] = {}
+_alive: dict[int, weakref.ref[torch.Tensor]] = {}
+
+
+def _part(name: str) -> Any:
+    return property(lambda self: _parts[id(self)][name], lambda self, value: _parts[id(self)].update({name: value}))
 
 
 class _OfAProgram(SimTensor):
     """What the classes of both have in common; `_class` is the program's."""
 
     _class: type[torch.Tensor]
+    _inner, _index, _nbytes = (_part(name) for name in OURS)
 
     @classmethod
     def __torch_function__(
@@ -41,13 +50,15 @@ class _OfAProgram(SimTensor):
         """Run an operator while these tensors are `SimTensor`s, as everything behind the dispatcher expects."""
         tensors = [(leaf, type(leaf)) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, _OfAProgram)]
         for tensor, _ in tensors:
-            tensor.__class__ = SimTensor
+            if type(tensor) is not SimTensor:  # it may be there twice
+                _undress(tensor)
         try:
             kinds = [SimTensor if issubclass(kind, _OfAProgram) else kind for kind in types]
             return SimTensor.__torch_dispatch__(func, kinds, args, kwargs)
         finally:
             for tensor, kind in tensors:
-                tensor.__class__ = kind
+                if type(tensor) is SimTensor:
+                    _dress(tensor, kind)
 
     def to(self, *args: Any, **kwargs: Any) -> torch.Tensor:
         if torch.overrides.has_torch_function_unary(self):  # by its name of torch.Tensor, which libraries compare with
@@ -57,13 +68,31 @@ class _OfAProgram(SimTensor):
     @shown_to_modes
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         copied = super().__deepcopy__(memo)
-        copied.__class__ = type(self)
+        if type(copied) is SimTensor:
+            _dress(copied, type(self))
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        attributes = {name: value for name, value in self.__dict__.items() if name not in OURS}
         function, args = super().__reduce_ex__(protocol)
-        return TORCH._tensor._rebuild_from_type_v2, (function, self._class, args, attributes)
+        return TORCH._tensor._rebuild_from_type_v2, (function, self._class, args, self.__dict__)
+
+
+def _dress(tensor: Any, kind: type[_OfAProgram]) -> None:
+    """Let a `SimTensor` be of the class `kind`."""
+    key, parts = id(tensor), {name: tensor.__dict__.pop(name) for name in OURS}
+    tensor.__class__ = kind
+    if key not in _alive:
+        _alive[key] = weakref.ref(tensor, functools.partial(_forget, key))
+    _parts[key] = parts
+
+
+def _undress(tensor: Any) -> None:
+    tensor.__class__ = SimTensor
+    tensor.__dict__.update(_parts[id(tensor)])
+
+
+def _forget(key: int, _: object) -> None:
+    del _alive[key], _parts[key]
 
 
 @functools.cache
@@ -83,10 +112,23 @@ def _as_subclass(self: torch.Tensor, cls: type[torch.Tensor]) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
         view: Any = self.view_as(self)
     if cls not in (torch.Tensor, SimTensor):
-        view.__class__ = _class_of_both(cls)
+        _dress(view, _class_of_both(cls))
     return view
 
 
+_plain_make_subclass = torch.Tensor._make_subclass
+
+
+def _make_subclass(cls: type[torch.Tensor], data: torch.Tensor, require_grad: bool = False, **kwargs: Any) -> Any:
+    if not isinstance(data, SimTensor):
+        return _plain_make_subclass(cls, data, require_grad, **kwargs)
+    with torch._C.DisableTorchFunctionSubclass():
+        made: Any = data.detach().requires_grad_(require_grad)
+    _dress(made, _class_of_both(getattr(cls, "_class", cls)))
+    return made
+
+
 def replace_functions() -> None:
-    """Replace `as_subclass`, once a process."""
+    """Replace what makes a tensor of a class from another tensor, once a process."""
+    TORCH.Tensor._make_subclass = staticmethod(functools.wraps(_plain_make_subclass)(_make_subclass))
     torch.Tensor.as_subclass = SimTensor.as_subclass = functools.wraps(_plain_as_subclass)(_as_subclass)

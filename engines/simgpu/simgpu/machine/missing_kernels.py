@@ -1,9 +1,13 @@
-"""Which number formats has the CPU's kernel of an operator, and CUDA's lacks? CUDA's error for them."""
+"""Which number formats has only one of the CPU's and CUDA's kernels of an operator? CUDA's error, or CUDA's result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
 # formats by PyTorch's names of them
 WHOLE = {
@@ -34,3 +38,26 @@ class Lack:
         if self.kernel.endswith("()"):  # cuDNN is asked
             raise RuntimeError(f"{self.kernel} not supported for {name}")
         raise NotImplementedError(f'"{self.kernel}" not implemented for {name!r}')
+
+
+# What has 16-bit kernels on CUDA and none on the CPU: `dtypesIfCUDA` and `dtypes` of PyTorch's own database
+ONLY_WIDE_ON_THE_CPU = frozenset({
+    "avg_pool3d", "avg_pool3d_backward", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward",
+    "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "multi_margin_loss", "multi_margin_loss_backward",
+    "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "polygamma",
+})  # fmt: skip
+
+
+def computed_wide(func: Operator, args: Args, kwargs: Kwargs) -> Any:
+    """Return what an operator returns for 16-bit tensors, computed in float32 and rounded once, as on CUDA."""
+    given = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
+    formats = given.intersection(HALF)
+    if len(formats) != 1:
+        return func(*args, **kwargs)
+    narrow = formats.pop()
+
+    def cast(value: Any, before: torch.dtype, after: torch.dtype) -> Any:
+        return value.to(after) if isinstance(value, torch.Tensor) and value.dtype is before else value
+
+    wide = tree_map(lambda value: cast(value, narrow, torch.float32), (tuple(args), kwargs))
+    return tree_map(lambda value: cast(value, torch.float32, narrow), func(*wide[0], **wide[1]))
