@@ -21,6 +21,19 @@ _WIDTH = "864px"  # of a picture: letters of 6.5 points are then 11 pixels high
 # A picture is drawn on white; in a dark page JupyterLab turns light into dark and leaves the hues.
 _DARK = "<style>[data-jp-theme-light='false'] .widget-image{filter:invert(.92) hue-rotate(180deg)}</style>"
 
+# ipywidgets gives the handle of a slider no name, and its index for a value: take what stands beside it.
+_NAMES = """
+const name = () => document.querySelectorAll(".widget-slider").forEach(slider => {
+    const handle = slider.querySelector(".noUi-handle"), readout = slider.querySelector(".widget-readout");
+    if (!handle || !readout || handle.ariaLabel) return;
+    handle.ariaLabel = slider.querySelector(".widget-label").innerText;
+    const say = () => { handle.setAttribute("aria-valuetext", readout.innerText); };
+    new MutationObserver(say).observe(readout, {childList: true, characterData: true, subtree: true});
+    say();
+});
+[0, 500, 2000].forEach(ms => setTimeout(name, ms));  // until what is shown has come
+"""
+
 
 def _text(value: Any) -> str:
     """Return a value as a control shows it: thousands apart, no zeros behind the point."""
@@ -216,7 +229,9 @@ class Explorer:
         widest = max(float(box.layout.width.removesuffix("em")) for box in self.boxes.values())
         columns = f"repeat(auto-fit, minmax(min({widest:g}em, 100%), 1fr))"
         grid = {"grid_template_columns": columns, "max_width": "57em", "width": "100%"}
-        return ipywidgets.VBox([ipywidgets.GridBox([*self.boxes.values()], layout=grid), picture, words])
+        script = {"output_type": "display_data", "data": {"application/javascript": _NAMES}, "metadata": {}}
+        names = ipywidgets.Output(outputs=(script,), layout={"display": "none"})
+        return ipywidgets.VBox([names, ipywidgets.GridBox([*self.boxes.values()], layout=grid), picture, words])
 
     def _offer(self) -> None:
         """Let each control offer only what is possible with the others; what is chosen beyond that becomes the last."""

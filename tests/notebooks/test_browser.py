@@ -56,13 +56,18 @@ def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path, name
             assert len(before) == 1, f"{name}: {len(before)} pictures"
             words = page.locator(".jp-OutputArea-output .widget-html-content").last
             said = words.inner_text()
-            page.locator(".widget-slider:visible .noUi-handle").first.focus()
+            slider = page.locator(".widget-slider:visible").first
+            handle = slider.locator(".noUi-handle[aria-label]")  # what a screen reader says
+            handle.wait_for()
+            assert handle.get_attribute("aria-label") == slider.locator(".widget-label").inner_text()
+            handle.focus()
             page.keyboard.press("ArrowRight")
             page.wait_for_function(
                 "([selector, old]) => document.querySelector(selector).src !== old", arg=[PICTURES, before[0]]
             )
             words.filter(has_not_text=said).wait_for()
             assert module.explore().caption() == re.sub(r"\s+", " ", said)
+            assert handle.get_attribute("aria-valuetext") == slider.locator(".widget-readout").inner_text()
             assert len(shown(page)) == 1
         assert lab.errors == []
 
