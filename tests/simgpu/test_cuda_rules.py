@@ -180,3 +180,25 @@ def test_eager_may_be_the_default_backend():
         assert doubled(torch.ones(2, device="cuda")).tolist() == [2, 2]
     finally:
         torch.compiler.set_default_backend("inductor")
+
+
+# ---- torch.func -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("transform", [torch.vmap, torch.func.grad, lambda f: torch.vmap(torch.func.grad(f))])
+def test_inside_torch_func_a_tensor_knows_its_device(transform):
+    seen = []
+
+    def total(x):
+        seen.append((x.device, x.is_cuda, torch.zeros(2, device=x.device).device))
+        with torch.autocast(x.device.type):
+            return (x.to(x.device) * 2).sum()
+
+    result = transform(total)(torch.ones(3, 2, device="cuda:1"))
+    place = torch.device("cuda", 1)
+    assert seen == [(place, True, place)]
+    assert result.device == place
+
+
+def test_on_the_cpu_it_does_too():
+    seen = []
+    torch.vmap(lambda x: seen.append((x.device, x.is_cuda)) or x)(torch.ones(3))
+    assert seen == [(torch.device("cpu"), False)]

@@ -79,6 +79,14 @@ def test_the_way_back_gives_the_class_itself(image):
     assert back.tolist() == [[1, 2, 3], [4, 5, 6]]
 
 
+def test_its_type_passes_for_the_class(image):
+    on_the_cpu = image.cpu()
+    assert isinstance(on_the_cpu, type(image))
+    assert type(image) == type(on_the_cpu)  # noqa: E721 - programs write it so
+    assert {Image: "a writer of images"}[type(image)]
+    assert isinstance(image + image.cpu().cuda(), Image)
+
+
 def test_what_makes_another_of_its_class_may_make_it_on_the_cpu(image):
     assert type(type(image)(torch.ones(2), spacing=1)) is Image
     assert type(torch.ones(2).as_subclass(type(image))) is Image

@@ -101,7 +101,19 @@ def _class_of_both(cls: type[torch.Tensor]) -> type[_OfAProgram]:
     if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise NotImplementedError(f"the simulated GPU has no tensors of the class {cls.__name__}: use plain ones there")
     names = {"_class": cls, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    return type(cls)(cls.__name__, (cls, _OfAProgram), names)
+    return _kind_of_both(type(cls))(cls.__name__, (cls, _OfAProgram), names)
+
+
+@functools.cache
+def _kind_of_both(kind: type) -> type:
+    """Return the class of such classes: each passes for the program's where that is asked for, or is a key."""
+    answers = {
+        "__eq__": lambda both, other: other is both or other is both._class,
+        "__hash__": lambda both: hash(both._class),
+        "__instancecheck__": lambda both, thing: isinstance(thing, both._class),
+        "__subclasscheck__": lambda both, other: issubclass(other, both._class),
+    }
+    return type(kind.__name__, (kind,), answers)
 
 
 def _as_subclass(self: torch.Tensor, cls: type[torch.Tensor]) -> Any:

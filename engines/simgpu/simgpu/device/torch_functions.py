@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from simgpu.device import state, subclasses
 from simgpu.device.state import Device, device_of
 from simgpu.device.tensor import OURS, SimTensor
-from simgpu.ground import device_kind
+from simgpu.ground import device_kind, fakes
 from simgpu.ground.torch_internals import BASE, TORCH
 
 _Lazy = TORCH.nn.parameter.UninitializedTensorMixin
@@ -32,6 +32,7 @@ def replace_functions(module: ModuleType) -> None:
     torch.UntypedStorage.__new__ = staticmethod(_new_storage)
     TORCH.UntypedStorage.resize_, TORCH.UntypedStorage.clone = _resize, _clone
     TORCH.UntypedStorage.device = property(_device_of_storage)
+    TORCH.Tensor.device, TORCH.Tensor.is_cuda = property(_device_of), property(_is_cuda)
     torch.utils.swap_tensors = _swap
     TORCH._utils.set_tensor_metadata = _set_metadata
     torch.nn.Module._apply = _apply
@@ -178,6 +179,21 @@ def _device_of_storage(storage: torch.UntypedStorage) -> torch.device:
     state.world.memory.bury()
     ref = state.world.memory.live.get(storage._cdata)
     return TORCH._C.StorageBase.device.__get__(storage) if ref is None else state.world.devices[ref.gpu.index]
+
+
+def _device_of(tensor: torch.Tensor) -> torch.device:
+    """Return the device; inside `torch.func` tensors are of C++'s own class, which says `meta` for a simulated GPU."""
+    place = BASE.device.__get__(tensor)
+    if place.type != "meta" or place.index is None or fakes.are_made():
+        return place
+    functorch = TORCH._C._functorch
+    if not (functorch.is_batchedtensor(tensor) or functorch.is_gradtrackingtensor(tensor)):
+        return place
+    return state.world.devices[place.index]
+
+
+def _is_cuda(tensor: torch.Tensor) -> bool:
+    return BASE.is_cuda.__get__(tensor) or _device_of(tensor).type == "cuda"
 
 
 _clone_plain = torch.UntypedStorage.clone
