@@ -1,42 +1,68 @@
 """Runs programs and tests that say `cuda`, each in a process of its own: the notebook's may have a real GPU."""
 
 import contextlib
+import functools
 import importlib.util
 import os
 import runpy
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import simgpu
 from course_utils import explain
 
 __all__ = ["excerpt", "run", "run_tests"]
 
+_POLL_S = 0.5
 _HANG_S = 900.0  # ends what hangs: on a busy machine a program of ten seconds takes minutes
 
 
 def run(
     program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms: float | None = None,
-    steps: int | None = None,
+    steps: int | None = None, progress: bool = False,
 ) -> simgpu.Report:  # fmt: skip
     """Run a program that says `cuda` on a simulated GPU, in a process of its own, and return the report.
 
     `gpu` is a row of `simgpu.gpus`, such as "H100 SXM". With `shapes` no values are computed, so that a large model is
     quick; `data_ms` is what a batch of a DataLoader takes, in milliseconds (None: what it takes here); after so many
-    `steps` the program is ended. What the program prints is printed, and so are its messages of errors. Where it fails,
-    the report is that of the time before, and says so first. Raises `simgpu.Unavailable` where this machine can have no
-    simulated GPU.
+    `steps` the program is ended. What the program prints is printed at its end, and so are its messages of errors; with
+    `progress` a line says every few seconds how far it is. Where it fails, the report is that of the time before, and
+    says so first. Raises `simgpu.Unavailable` where this machine can have no simulated GPU.
     """
-    return simgpu.run_in_child(_run, str(program), arguments, gpu, shapes, data_ms, steps, limit_s=_HANG_S)
+    with tempfile.TemporaryDirectory(prefix="progress-") as folder:
+        told = Path(folder) / "steps"
+        told.touch()
+        how = {"shapes": shapes, "data_ms": data_ms, "steps": steps}
+        wait = functools.partial(_shown, told, progress)
+        return simgpu.run_in_child(_run, str(program), arguments, gpu, how, str(told), wait=wait)
 
 
-def _run(
-    program: str, arguments: tuple[str, ...], gpu: str, shapes: bool, data_ms: float | None, steps: int | None
-) -> simgpu.Report:
+def _shown(told: Path, progress: bool, process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process has ended, and print meanwhile what it writes into a file, where `progress` is wanted."""
+    ends_s = time.monotonic() + _HANG_S
+    with told.open(encoding="utf-8") as lines:
+        while time.monotonic() < ends_s:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_POLL_S)
+            if progress:
+                print(lines.read(), end="", flush=True)
+            if process.returncode is not None:
+                return
+    raise subprocess.TimeoutExpired(process.args, _HANG_S)
+
+
+def _run(program: str, arguments: tuple[str, ...], gpu: str, how: dict[str, Any], told: str) -> simgpu.Report:
     sys.argv = [program, *arguments]
     sys.path.insert(0, str(Path(program).parent))
-    session = simgpu.cuda(gpu, record=True, shapes=shapes, data_ms=data_ms, steps=steps)
+    with open(told, "w", encoding="utf-8") as lines:
+        return _recorded(program, simgpu.cuda(gpu, record=True, progress=lines, **how))
+
+
+def _recorded(program: str, session: Any) -> simgpu.Report:
     with contextlib.redirect_stderr(sys.stdout):  # where a cell shows it
         try:
             with session:

@@ -8,6 +8,7 @@ import pytest
 import simgpu
 from course_utils import programs
 from gpu_course import lesson13
+from gpu_course.lesson13 import running
 from tests.simgpu.simulated import fork_children
 from tests.simgpu.test_habits import reported
 
@@ -52,3 +53,23 @@ def test_the_guide_mends_a_program_remark_by_remark(tmp_path):
         assert text.count(old) == 1
         text = text.replace(old, new)
     assert [(one.code, str(one)) for one in reported(text, tmp_path, "mended").suspects] == []
+
+
+def test_how_far_a_program_is_is_printed_while_it_runs(tmp_path, capsys):
+    told, printed = tmp_path / "steps", []
+    told.touch()
+
+    class Process:
+        args, returncode = ("program",), None
+
+        def wait(self, seconds):
+            printed.append(capsys.readouterr().out)
+            if len(printed) == 3:
+                self.returncode = 0
+                return
+            with told.open("a") as lines:
+                lines.write(f"simgpu: step {len(printed)}\n")
+            raise running.subprocess.TimeoutExpired(self.args, seconds)
+
+    running._shown(told, True, Process())
+    assert printed == ["", "simgpu: step 1\n", "simgpu: step 2\n"]

@@ -1,5 +1,6 @@
 """Does a report name the line that is at fault, and are its values those of the run, in every form?"""
 
+import io
 import json
 from html.parser import HTMLParser
 
@@ -456,3 +457,12 @@ def test_the_command_line_stops_writes_and_fails(tmp_path):
     assert any(event.get("cat") == "kernel" for event in trace["traceEvents"])
     wrong = run(tmp_path, "--fail-if", "speed>1", "train.py")
     assert wrong.returncode == 1 and "a limit is a name" in wrong.stderr
+
+
+def test_how_far_a_program_is_is_written_every_few_seconds(monkeypatch):
+    told = io.StringIO()
+    monkeypatch.setattr("simgpu.reports.session._PROGRESS_S", -1.0)
+    with simgpu.cuda(record=True, progress=told):
+        train(steps=2)
+    first, second = told.getvalue().splitlines()
+    assert first.startswith("simgpu: step 1, ") and second.startswith("simgpu: step 2, ")

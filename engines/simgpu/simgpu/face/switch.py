@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping
 from dataclasses import asdict
 from types import TracebackType
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 
@@ -142,7 +142,7 @@ def cuda(
     shapes: bool = False,
     steps: int | None = None,
     compiled: bool = False,
-    progress: bool = False,
+    progress: TextIO | None = None,
 ) -> Face:
     """Let programs that say `cuda` run on simulated GPUs, from now on or, as a context, until its end.
 
@@ -155,7 +155,7 @@ def cuda(
     (`device.races` says which). With `record` everything is recorded that `report()` of what is returned tells: what
     the program's lines cost, and what would be otherwise on other GPUs. A batch of a DataLoader then takes the host as
     long as it takes here, or `data_ms`; with `shapes` no values are computed, only shapes;
-    after so many `steps` the program is ended (SystemExit); with `progress` a line is printed every few seconds. With
+    after so many `steps` the program is ended (SystemExit); to `progress` a line is written every few seconds. With
     `compiled` the report also says what a step would take with its models compiled by `torch.compile`.
 
     Random numbers are the CPU's: both share one generator, so that a program computes what it computes on the CPU.

@@ -37,7 +37,7 @@ class Wishes:
 
     def start(self, *, shows: bool = True) -> Session:
         """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
-        progress = shows and not self.quiet
+        progress = sys.stderr if shows and not self.quiet else None
         return current.start(
             stop_after=self.steps, data_ms=self.data_ms, shapes=self.shapes, compiled=self.compiled, progress=progress
         )  # fmt: skip

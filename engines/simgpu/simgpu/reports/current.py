@@ -1,6 +1,7 @@
 """Which session of this process records, for whoever marks a step or asks for the report?"""
 
 from dataclasses import replace
+from typing import TextIO
 
 from simgpu.device import enabling
 from simgpu.reports.forms import Report
@@ -23,14 +24,14 @@ def start(
     *,
     stop_after: int | None = None,
     data_ms: float | None = None,
-    progress: bool = False,
+    progress: TextIO | None = None,
     shapes: bool = False,
     compiled: bool = False,
 ) -> Session:
     """Record from now on what the program asks of the simulated GPUs, instead of a session that does so already.
 
     `stop_after` ends the program (SystemExit) after so many steps; `data_ms` is what a batch of a DataLoader takes, in
-    milliseconds, None for what it takes here; with `progress` a line is printed every few seconds; with `shapes` no
+    milliseconds, None for what it takes here; to `progress` a line is written every few seconds; with `shapes` no
     values are computed, only shapes; with `compiled` the report also says what a step would take with its models
     compiled. Raises RuntimeError where the simulated GPUs are not enabled.
     """

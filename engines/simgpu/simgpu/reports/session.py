@@ -1,12 +1,11 @@
 """What is recorded while a program runs that wants a report, and where does a step end?"""
 
 import math
-import sys
 import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TextIO
 
 import torch
 from torch.nn.modules.module import (
@@ -59,7 +58,7 @@ class Recording:
         *,
         stop_after: int | None = None,
         data_ms: float | None = None,
-        progress: bool = False,
+        progress: TextIO | None = None,
         shapes: bool = False,
         compiled: bool = False,
     ) -> None:
@@ -71,7 +70,7 @@ class Recording:
         self.log, self.run, self.errors = Log(), RunRecord(), []
         self.failure: Error | None = None  # what ended the program
         self.world, self.on = state.world, True
-        self._stop_after, self.data_ms, self._shows = stop_after, data_ms, progress
+        self._stop_after, self.data_ms, self._progress = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
         self._told_s = self.run.begun_s
         self._put = Replacements()
@@ -154,10 +153,10 @@ class Recording:
 
     def _show(self) -> None:
         now_s = time.perf_counter()
-        if self._shows and now_s - self._told_s > _PROGRESS_S:
+        if self._progress is not None and now_s - self._told_s > _PROGRESS_S:
             self._told_s = now_s
             times = f"{seconds_text(self.simulated_s)} on the GPU's clock, {self.real_s:.0f} s here"
-            print(f"simgpu: step {self.run.steps:,}, {times}", file=sys.stderr)
+            print(f"simgpu: step {self.run.steps:,}, {times}", file=self._progress, flush=True)
 
     # ---- what PyTorch tells -------------------------------------------------------------------------------------
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
