@@ -219,3 +219,12 @@ def test_several_ranks_have_the_error_of_several_gpus():
     ahead = simgpu.forecast(lambda: nn.Linear(8, 8), lambda: torch.zeros(2, 8), step=step, ranks=8)
     found = ahead.on(cluster=simgpu.Cluster("A100 80GB"))
     assert found.evidence.regime == "several GPUs" and "on several GPUs" in str(found)
+
+
+def test_gains_of_compiled_programs_are_ratios_of_both_times():
+    compiled = simgpu.error_bar().where(lambda run: run.eager is not None)
+    assert {run.regime for run in compiled.runs} == {"compiled"} and len(compiled.gains.runs) == len(compiled.runs) > 20
+    for run, gain in zip(compiled.runs, compiled.gains.runs, strict=True):
+        assert gain.measured_ms == run.eager.measured_ms / run.measured_ms
+        assert gain.ratio == pytest.approx(run.eager.predicted_ms / run.eager.measured_ms / run.ratio)
+    assert simgpu.error_bar().where(lambda run: run.eager is None).gains.runs == ()

@@ -3,8 +3,7 @@
 import itertools
 import math
 import threading
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -12,6 +11,7 @@ import torch
 
 from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
+from simgpu.ground.quiet import Meter
 from simgpu.machine.hosts import CLASSES, KINDS, class_of
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
@@ -55,7 +55,7 @@ class Launch(NamedTuple):
     line: str
 
 
-class Clock:
+class Clock(Meter):
     """The host's time, when streams and engines are free again, and the copies and failures that are still to come.
 
     The host goes on while the GPUs work, unless it waits. A stream and an engine do one thing at a time. `machine` says
@@ -70,7 +70,6 @@ class Clock:
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
         self.races: Any = None  # the `device.races.Races` of a program that wants to know of them
         self.log: Any = None  # the `events.Log` of a session that wants a report
-        self.quiet = 0  # above 0, operators belong to kernels that are charged already
         self.stream_ids = itertools.count(1)
         self._pending: list[tuple[float, torch.Tensor, torch.Tensor]] = []
         self.restart()
@@ -122,15 +121,6 @@ class Clock:
                 self.log.took(self.host_ns, end)
             if self.journal.readers:
                 self.journal.kernel(name, cost, index, self.streams[index], end - length_ns, end, bound)
-
-    @contextmanager
-    def charged(self) -> Generator[None]:
-        """Inside, operators are charged nothing: they are parts of kernels that are charged."""
-        self.quiet += 1
-        try:
-            yield
-        finally:
-            self.quiet -= 1
 
     def copy(self, index: int, direction: str, nbytes: int, *, pinned: bool, blocking: bool, asked: bool = True) -> int:
         """Queue one copy over the bus and return when it arrives (ns); a blocking copy makes the host wait.

@@ -209,6 +209,15 @@ class HostFigures(tables.Table):
 
 
 @dataclass(frozen=True)
+class Eager:
+    """The same program without torch.compile, measured and predicted, and its size: `gmacs` for an image."""
+
+    measured_ms: float
+    predicted_ms: float
+    gmacs: float
+
+
+@dataclass(frozen=True)
 class PublishedRun:
     """One published measurement and what the clock predicts for it, in ms: of a step, or of an operator."""
 
@@ -225,6 +234,7 @@ class PublishedRun:
     by: str
     address: str
     date: str
+    eager: Eager | None = None  # of a compiled program
 
     @property
     def ratio(self) -> float:
@@ -246,6 +256,16 @@ class ErrorBar(tables.Table):
     def where(self, chosen: Callable[[PublishedRun], bool]) -> "ErrorBar":
         """Return the same for those runs that `chosen` returns true for."""
         return ErrorBar(tuple(run for run in self.runs if chosen(run)))
+
+    @property
+    def gains(self) -> "ErrorBar":
+        """The same of the gains of compiled programs: time without compiling over time with it, in the place of ms."""
+        runs = []
+        for run in self.runs:
+            if run.eager is not None:
+                measured, predicted = run.eager.measured_ms / run.measured_ms, run.eager.predicted_ms / run.predicted_ms
+                runs.append(replace(run, measured_ms=measured, predicted_ms=predicted))
+        return ErrorBar(tuple(runs))
 
     @property
     def median_error(self) -> float:
@@ -326,10 +346,10 @@ def bar(stored: dict[str, Any]) -> ErrorBar:
     for table in stored["tables"]:
         gpu, mode, fmt = table["gpu"], table["mode"], table["format"]
         source = table["by"], table["address"], table["date"]
-        for name, size, batch, measured, predicted, found, fitted in table["rows"]:
-            runs.append(
-                PublishedRun(name, size, batch, gpu, mode, fmt, found, measured, predicted, bool(fitted), *source)
-            )
+        for name, size, batch, measured, predicted, found, fitted, *rest in table["rows"]:
+            eager = Eager(*rest) if rest else None
+            times = measured, predicted, bool(fitted)
+            runs.append(PublishedRun(name, size, batch, gpu, mode, fmt, found, *times, *source, eager))
     return ErrorBar(tuple(runs))
 
 

@@ -21,6 +21,7 @@ from simgpu.clock.clock import Captured
 from simgpu.device import compiled, state
 from simgpu.device.tensor import SimTensor
 from simgpu.ground import device_kind, fakes, imports
+from simgpu.ground.quiet import Meter
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 from simgpu.machine.prices import Cost
@@ -111,7 +112,7 @@ def _like(value: Any) -> Any:
     return value if isinstance(value, int | float | bool | str) else repr(value)
 
 
-def before_backward(result: Any, inputs: Any, charge: Callable[[], None], meter: Any) -> None:
+def before_backward(result: Any, inputs: Any, charge: Callable[[], None], meter: Meter) -> None:
     """Let a backward pass through a graph `charge` its kernels when it begins, and its operators nothing.
 
     `meter` is what else would count them, unless its `quiet` is above 0: the clock, or a forecast's recorder.

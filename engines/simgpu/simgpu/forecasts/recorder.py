@@ -15,28 +15,19 @@ from simgpu.device.operators import Plan
 from simgpu.forecasts.whatif import Optimizer
 from simgpu.ground import composite
 from simgpu.ground.nodes import new_node
+from simgpu.ground.quiet import Meter
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine.prices import price, price_of_copy
 
 
-class Recorder(composite.Mode):
+class Recorder(Meter, composite.Mode):
     """While it is entered, `log` grows by the kernels of the operators; streams and messages add theirs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.log = Log()
-        self.quiet = 0  # above 0, operators belong to kernels that are noted already
         self.stream = 0, 0  # the current one: GPU, number
         self.optimizer = Optimizer()  # the one that this thread stepped last
-
-    @contextmanager
-    def charged(self) -> Generator[None]:
-        """Inside, operators are not noted: they are parts of kernels that are."""
-        self.quiet += 1
-        try:
-            yield
-        finally:
-            self.quiet -= 1
 
     @contextmanager
     def optimizers(self) -> Generator[None]:
