@@ -224,7 +224,8 @@ template <class T> KC_HERE void __stcg(T* p, T v) { *p = v; }
 template <class T> KC_HERE void __stcs(T* p, T v) { *p = v; }
 
 // threads of a block and of a warp wait for one another
-#define __syncthreads() ((void)kc_barrier(__COUNTER__, __LINE__, 0, 0))
+KC_HERE void kc_sync(int place, int line) { kc_barrier(place, line, 0, 0); }  // a call: a missing ; before it is told
+#define __syncthreads() kc_sync(__COUNTER__, __LINE__)
 #define __syncthreads_count(p) kc_barrier(__COUNTER__, __LINE__, !!(p), 0)
 #define __syncthreads_or(p) (kc_barrier(__COUNTER__, __LINE__, !!(p), 0) != 0)
 #define __syncthreads_and(p) kc_barrier(__COUNTER__, __LINE__, !!(p), 1)
@@ -234,8 +235,9 @@ template <class T> KC_HERE void __stcs(T* p, T v) { *p = v; }
 #define __activemask() kc_active(__LINE__)
 #define __nanosleep(ns) kc_fence()
 #define KC_ALL 0xffffffffu
-#define __syncwarp(...) ((void)kc_warp(kc_mask(__VA_ARGS__), 0, 1, __LINE__))
 KC_HERE unsigned kc_mask(unsigned mask = KC_ALL) { return mask; }
+KC_HERE void kc_sync_warp(unsigned mask, int line) { kc_warp(mask, 0, 1, line); }
+#define __syncwarp(...) kc_sync_warp(kc_mask(__VA_ARGS__), __LINE__)
 template <class T> KC_PLAIN T kc_from(const uint64_t* given, int lane) { T r; __builtin_memcpy((void*)&r, given + lane, sizeof r); return r; }
 template <class T> KC_PLAIN uint64_t kc_word(T v) {
   static_assert(sizeof(T) <= 8, "a shuffle moves values of at most 8 bytes");

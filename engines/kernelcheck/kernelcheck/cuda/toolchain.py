@@ -157,6 +157,7 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
             yield token.at, stop, f"static {kind}* const {name} = ({kind}*)kc_dynamic;"
 
 
+_NAMES = {"kc_sync": "__syncthreads", "kc_sync_warp": "__syncwarp"}  # what stands behind a macro of cuda.h
 _NO_SEMICOLON = r"^expected (?:(?:\W,\W or )?\W;\W|initializer(?= before))"
 
 
@@ -164,11 +165,14 @@ def _error(said: str, source: str) -> CompileError:
     """Return the first error of a compiler, at the reader's line."""
     lines, own = said.splitlines(), source.splitlines()
     at = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined reference)\b", line)), None)
+    at = next((i for i, line in enumerate(lines) if "missing terminating" in line), at)  # it makes all that follow
     if at is None:
         return CompileError(said.strip()[:500] or "the compiler failed and did not say why")
-    reason = re.sub(r"^.*?(?:fatal )?error: |^.*(?=undefined reference)", "", lines[at])
+    reason = re.sub(r"^.*?(?:(?:fatal )?error|warning): |^.*(?=undefined reference)| \[-\S+\]$", "", lines[at])
     reason = re.sub(_NO_SEMICOLON, 'expected a ";"', reason)  # as nvcc says it
-    if "-Werror=vla" in reason:
+    for ours, name in _NAMES.items():
+        reason = re.sub(rf"\b{ours}\b", name, reason)
+    if "-Werror=vla" in lines[at]:
         reason = "the length of an array must be known when the kernel is compiled, as in float row[64]"
     if "of read-only location" in reason:
         reason = "this is const: it can be read, not written"
@@ -181,7 +185,11 @@ def _error(said: str, source: str) -> CompileError:
     if line > len(own):
         open_end = source.count("{") > source.count("}")
         return CompileError("the text ends inside a function or a comment" if open_end else reason)
-    return CompileError(reason, line, own[line - 1], int(place[2]) if places[0] and place[2] else 0)
+    column = int(place[2]) if places[0] and place[2] else 0
+    head = own[line - 1][:column]
+    if head.count("(") > head.count(")") and not re.search(r"\bfor\b", head):
+        reason = reason.replace('expected a ";"', 'expected a ")"')  # g++ gives up inside a condition
+    return CompileError(reason, line, own[line - 1], column)
 
 
 @dataclass(frozen=True)

@@ -438,6 +438,8 @@ Block.functions = {
     "sigmoid": lambda x: 1 / (1 + _MATH["exp"](-x)),
     "cast": lambda x, dtype, fp_downcast_rounding=None, bitcast=False: as_block(x).to(dtype, bitcast=bitcast),
 }  # fmt: skip
+for _called in ("max", "min", "argmax", "argmin", "cumsum", "cumprod", "sum", "reduce", "associative_scan"):
+    Block.functions[_called].__qualname__ = f"tl.{_called}"  # as Python's messages name it
 
 
 def _softmax(x: Any, dim: Any = None, *, keep_dims: Any = None, ieee_rounding: bool = False) -> Block:
