@@ -193,14 +193,14 @@ cross_entropy.leaves_out("it stores to memory that it is handed", "second_call u
 
 @cross_entropy.checks
 def _(case: Case) -> None:
-    for rows, columns, gap, block, shift in ((1, 5, 0, 8, 0.0), (5, 20, 3, 8, 0.0), (5, 20, 0, 8, 300.0)):
+    for rows, columns, gap, block, shift in ((1, 5, 0, 8, 0.0), (5, 20, 3, 8, 0.0), (5, 20, 0, 8, 2000.0)):
         logits = (3 * torch.randn(rows, columns + gap) - shift)[:, :columns]
         targets = torch.tensor([columns - 1, 2, -100, 9, 0][:rows])  # 0 is a target as any other
         logits[0, columns - 1] = 3.0  # the largest comes late
         out = torch.full((rows,), math.nan)
         got, report = launch(case, (rows,), logits, targets, out, columns, columns + gap, block, out=2)
         expected = F.cross_entropy(logits.double(), targets, reduction="none").float()
-        case.equal(got, expected, rtol=1e-4, atol=1e-4, why=f"logits near {-shift:g}; a target of -100 does not count")
+        case.equal(got, expected, rtol=1e-4, atol=1e-3, why=f"logits near {-shift:g}; a target of -100 does not count")
         case.budget(
             "bytes loaded",
             report.loaded_bytes,
