@@ -1,5 +1,6 @@
 """How do two values differ, in words, and how is a value shown in a message?"""
 
+import math
 import numbers
 import reprlib
 from typing import Any, cast
@@ -62,7 +63,8 @@ def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: f
     if isinstance(got, bool) or imaginary or not (type(got) in (int, float, complex) or numpys):
         return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     try:
-        close = got == expected or abs(got - expected) <= atol + rtol * abs(cast(Any, expected))
+        near = atol + rtol * abs(cast(Any, expected))
+        close = got == expected or (near < math.inf and abs(got - expected) <= near)  # near inf all would be
     except OverflowError:  # an integer too large for a float
         close = False
     both_nan = got != got and expected != expected
@@ -120,7 +122,8 @@ def _tensor_difference(got: Any, expected: torch.Tensor, where: str, rtol: float
     if torch.equal(mine, right) or torch.allclose(mine, right, rtol=rtol, atol=atol, equal_nan=True):
         return ""
     apart = (mine.to(torch.complex128) - right.to(torch.complex128)).abs().max().item()
-    unseen = f", up to {apart:.2g} apart" if shown(mine) == shown(right) else ""  # a message would show the same twice
+    far = f", up to {apart:.2g} apart" if math.isfinite(apart) else ", and nan or inf among them"
+    unseen = far if shown(mine) == shown(right) else ""  # a message would show the same twice
     return f"{where} has other values{unseen}"
 
 

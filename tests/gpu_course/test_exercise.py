@@ -737,6 +737,8 @@ def test_equal_values_do_not_differ_and_what_cannot_be_compared_is_a_fault_of_th
     layer = torch.nn.Linear(2, 2)
     assert difference(layer, layer) == difference([float("nan")], [float("nan")]) == ""
     assert difference({"a": (1,)}, {"a": (1,)}) == ""
+    assert difference([float("inf")], [float("inf")]) == "" != difference([1.0], [float("inf")], rtol=1e-3)
+    assert "nan or inf among them" in difference(torch.full((13,), torch.nan), torch.zeros(13))
     assert difference({"b": 2, "a": 1}, {"a": 1, "b": 2}) == ""
     for got, expected in [(np.float32(1), 1.0), (np.float64(1), 1.0), (np.int64(1), 1), (np.float64(1), 1)]:
         assert difference(got, expected) == ""
