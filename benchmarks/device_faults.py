@@ -13,7 +13,6 @@ end well after it.
 
 import argparse
 import collections
-import itertools
 import os
 import re
 import signal
@@ -75,18 +74,25 @@ def for_cpu(program: str) -> str:
     return "" if re.search(r"torch\.cuda(?!\.is_available)|pin_memory", program) else program
 
 
-def run(program: str, *, face: bool, ranks: int = 1) -> str:
-    """Return how a program ends in a process of its own: the last line of its error, or an empty text."""
-    with tempfile.TemporaryDirectory() as folder:
-        outputs = [Path(folder) / f"rank{rank}" for rank in range(ranks)]
-        children = []
-        for rank, output in enumerate(outputs):
+class Run:
+    """A program in processes of its own, one for each rank."""
+
+    def __init__(self, program: str, *, face: bool, ranks: int = 1) -> None:
+        """Start it, on the CPU or on simulated GPUs with CUDA's face."""
+        self._folder = tempfile.TemporaryDirectory()
+        self._outputs = [Path(self._folder.name) / f"rank{rank}" for rank in range(ranks)]
+        self._children = []
+        for rank, output in enumerate(self._outputs):
             if (child := os.fork()) == 0:
                 _become(program, face, rank, ranks, output)
-            children.append(child)
-        for child in children:
+            self._children.append(child)
+
+    def result(self) -> str:
+        """Wait for its end; return the first error of a rank, or an empty text."""
+        for child in self._children:
             os.waitpid(child, 0)
-        return next(filter(None, (_text(output) for output in outputs)), "")
+        with self._folder:
+            return next(filter(None, map(_text, self._outputs)), "")
 
 
 def _text(output: Path) -> str:
@@ -144,13 +150,12 @@ class Ended:
 
 
 def try_out(fault: Fault) -> Ended:
-    """Run the four programs of a row."""
-    results = []
-    for face, repaired in itertools.product((False, True), (False, True)):
-        program = fault.program(repaired=repaired)
-        program = program if face else for_cpu(program)
-        results.append(run(program, face=face, ranks=fault.ranks) if program else SKIPPED)
-    return Ended(fault, *results)
+    """Run the four programs of a row, at the same time."""
+    programs = [fault.program(repaired=repaired) for repaired in (False, True)]
+    on_cpu = [for_cpu(program) for program in programs]
+    running = [Run(program, face=False, ranks=fault.ranks) if program else None for program in on_cpu]
+    running += [Run(program, face=True, ranks=fault.ranks) for program in programs]
+    return Ended(fault, *(SKIPPED if run is None else run.result() for run in running))
 
 
 def counted(name: str, ended: Iterable[Ended]) -> list[str]:

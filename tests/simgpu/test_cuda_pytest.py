@@ -61,6 +61,69 @@ def test_what_is_skipped_without_it_runs_with_it(tmp_path):
     assert "ERROR test_it.py::test_an_index_that_nobody_waits_for - torch.AcceleratorError" in said
 
 
+HABITS = """import pytest
+import torch
+
+
+def pytest_addoption(parser):
+    parser.addoption("--device", default="cpu")
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "gpu: needs a GPU")
+
+
+@pytest.fixture
+def device(request):
+    name = request.config.getoption("--device")
+    if name == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    return torch.device(name)
+"""
+HABITUAL = """import unittest
+
+import pytest
+import torch
+
+
+def test_with_a_fixture(device):
+    assert torch.ones(2, device=device).device.type == device.type
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_with_a_mark():
+    assert torch.cuda.device_count() == 2 and torch.cuda.get_device_name().endswith("H100 SXM")
+
+
+@pytest.mark.parametrize("place", ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
+def test_on_each_device(place):
+    assert str(torch.ones(2, device=place).device) == place
+
+
+@unittest.skipUnless(torch.cuda.is_available(), "no GPU")
+class TestOfUnittest(unittest.TestCase):
+    def test_a_copy(self):
+        self.assertTrue(torch.ones(2).cuda().is_cuda)
+"""
+
+
+@pytest.mark.parametrize(("options", "bare", "simulated"), [
+    ((), "2 passed, 2 skipped", "6 passed"),
+    (("--device", "cuda"), "1 passed, 3 skipped", "6 passed"),
+    (("-m", "gpu"), "1 skipped, 3 deselected", "1 passed, 5 deselected"),
+    (("-k", "cuda:1"), "4 deselected", "1 passed, 5 deselected"),
+], ids=lambda given: " ".join(given) if isinstance(given, tuple) else "")  # fmt: skip
+def test_the_habits_of_projects(tmp_path, options, bare, simulated):
+    (tmp_path / "conftest.py").write_text(HABITS)
+    (tmp_path / "test_it.py").write_text(HABITUAL)
+    alone = {**os.environ, "COLUMNS": "200", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    command = ("-m", "pytest", "-p", "no:cacheprovider", "-rA", *options)
+    assert bare in children.run(*command, cwd=tmp_path, env=alone).stdout
+    plugin = ("-p", "simgpu.pytest", "--simgpu-gpu", "H100 SXM", "--simgpu-count", "2")
+    assert simulated in children.run(*command, *plugin, cwd=tmp_path, env=alone).stdout
+
+
 @pytest.mark.slow
 def test_a_wrong_option_is_told_in_a_line(tmp_path):
     """Slow, since the same words are tried of `python -m simgpu`; here they pass through pytest."""

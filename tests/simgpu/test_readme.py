@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+import yaml
+
 from tests import children
 
 README = Path(__file__).parents[2] / "engines" / "simgpu" / "README.md"
@@ -34,3 +36,14 @@ def test_the_lines_on_a_program_that_says_cuda():
 def test_the_lines_on_a_forecast_tell_memory_and_time():
     said = printed(AHEAD)
     assert "optimizer" in said and "a step on one H100 SXM" in said and said.strip().endswith("True")
+
+
+def test_the_options_of_pytest_and_the_configurations_are_what_they_say():
+    text = README.read_text(encoding="utf-8")
+    options = set(re.findall(r"--simgpu[a-z-]*", text))
+    assert {"--simgpu-gpu", "--simgpu-count", "--simgpu-races"} <= options
+    told = children.run("-m", "pytest", "-p", "simgpu.pytest", "--help").stdout
+    assert {option for option in options if option not in told} == set()
+    workflow, hook = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
+    assert workflow["jobs"]["cuda"]["steps"][-1]["run"] == "pytest -p simgpu.pytest"
+    assert hook[0]["entry"].startswith("pytest -q -p simgpu.pytest") and hook[0]["pass_filenames"] is False

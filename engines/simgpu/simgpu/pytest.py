@@ -19,7 +19,8 @@ _given: dict[str, str] = {}  # "refused": why there are no simulated GPUs in thi
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of `simgpu.cuda`."""
     group = parser.getgroup("simgpu", "simulated GPUs under the name cuda")
-    group.addoption("--simgpu", default="T4", metavar="GPU", help='a row of simgpu.gpus, such as "H100 SXM"')
+    which = 'a row of simgpu.gpus, such as "H100 SXM" (default: T4)'
+    group.addoption("--simgpu-gpu", "--simgpu", dest="simgpu", default="T4", metavar="GPU", help=which)
     group.addoption("--simgpu-count", type=int, metavar="N", help="how many GPUs there are (default: 1)")
     group.addoption("--simgpu-races", choices=("warn", "error"), help="tell of uses of memory that nothing orders")
     group.addoption("--simgpu-memory", metavar="SIZE", help='of each, as "8 GiB" (default: that of the data sheet)')
