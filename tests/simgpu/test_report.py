@@ -466,3 +466,22 @@ def test_how_far_a_program_is_is_written_every_few_seconds(monkeypatch):
         train(steps=2)
     first, second = told.getvalue().splitlines()
     assert first.startswith("simgpu: step 1, ") and second.startswith("simgpu: step 2, ")
+
+
+def test_passes_that_an_optimizer_calls_are_forward_and_backward():
+    """As in a step with a closure, which LBFGS needs and Lightning always gives."""
+    with simgpu.cuda(record=True) as session:
+        model, x = nn.Linear(64, 64).cuda(), torch.randn(256, 64, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters())
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            return loss
+
+        for _ in range(3):
+            optimizer.step(closure)
+        report = session.report()
+    assert list(report.phases) == ["forward", "backward", "optimizer"] and all(report.phases.values())
+    assert report.owners["activations"] > 0

@@ -66,7 +66,7 @@ class Clock(Meter):
         self.machine, self.journal, self.lock, self._gpus = machine, journal, lock, gpus
         self.failure: Failure | None = None
         self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
-        self.stepping = False  # while an optimizer's step is running
+        self.stepping = self.closure = False  # while an optimizer's step is running, and whether it has a closure
         self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
         self.races: Any = None  # the `device.races.Races` of a program that wants to know of them
         self.log: Any = None  # the `events.Log` of a session that wants a report
@@ -180,7 +180,7 @@ class Clock(Meter):
     def _price_ns(self, cost: Cost, phase: str | None) -> int:
         """Return what an operator takes the host."""
         if phase is None:
-            phase = places.phase(self.stepping)
+            phase = places.phase(self.stepping, self.closure)
         price_ns = self._operators_ns[phase][cost.host]
         return price_ns + cost.tensors * self._prices_ns["tensor of a list"] if cost.tensors else price_ns
 

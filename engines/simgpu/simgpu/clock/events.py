@@ -125,7 +125,8 @@ Event = Operation | Hold | Wait | Work | Step
 
 
 class Log:
-    """Grows by what a program asks for, each event with its phase and line. `stepping`: an optimizer's step is running.
+    """Grows by what a program asks for, each event with its phase and line. `stepping`: an optimizer's step is running,
+    `closure`: it was given one.
 
     What notes an operation returns its number, which `hold` and `wait` are told. A clock knows times instead: it says
     of each operation when it was launched and ends (`took`), and asks which one had ended at a time (`ended_by`).
@@ -133,7 +134,7 @@ class Log:
 
     def __init__(self) -> None:
         self.events: list[Event] = []
-        self.stepping = False
+        self.stepping = self.closure = False
         self.unpinned: Counter[str] = Counter()  # lines that ask for a copy meanwhile, from memory that is not pinned
         self._backward = False  # whether this step has had a backward pass
         self._calls: Counter[str] = Counter()  # since the last operator
@@ -220,7 +221,7 @@ class Log:
         return number if number >= self._first else -1
 
     def _phase(self) -> str:
-        phase = places.phase(self.stepping)
+        phase = places.phase(self.stepping, self.closure)
         if phase == "forward" and self._backward and not torch.is_grad_enabled():
             return GRADIENTS
         self._backward = self._backward or phase == "backward"

@@ -11,7 +11,7 @@ from torch.utils.hooks import RemovableHandle
 from simgpu.accounting import allocator as caching
 from simgpu.device import state
 from simgpu.device.state import World
-from simgpu.ground import arguments
+from simgpu.ground import arguments, places
 from simgpu.ground.torch_internals import TORCH
 from simgpu.machine import gpus as table
 from simgpu.machine import hosts
@@ -74,8 +74,8 @@ def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB", *, ho
     configure(**_settings)
 
 
-def _begin_step(*_: object) -> None:
-    state.world.clock.stepping = True
+def _begin_step(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    state.world.clock.stepping, state.world.clock.closure = True, places.has_closure(args, kwargs)
 
 
 def _end_step(*_: object) -> None:

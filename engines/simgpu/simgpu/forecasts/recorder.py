@@ -13,7 +13,7 @@ from simgpu.clock.events import Log
 from simgpu.device import collectives
 from simgpu.device.operators import Plan
 from simgpu.forecasts.whatif import Optimizer
-from simgpu.ground import composite
+from simgpu.ground import composite, places
 from simgpu.ground.nodes import new_node
 from simgpu.ground.quiet import Meter
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
@@ -34,9 +34,9 @@ class Recorder(Meter, composite.Mode):
         """Inside, what optimizers of this thread do in `step` is noted as their step, and who they are."""
         thread = threading.get_ident()
 
-        def before(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+        def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if threading.get_ident() == thread:
-                self.log.stepping = True
+                self.log.stepping, self.log.closure = True, places.has_closure(args, kwargs)
 
         def after(optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
             if threading.get_ident() == thread:

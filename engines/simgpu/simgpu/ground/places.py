@@ -16,8 +16,9 @@ import traceback
 import warnings
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
-__all__ = ["in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of", "warn"]
+__all__ = ["has_closure", "in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of", "warn"]
 
 
 def in_cell(file: str) -> bool:
@@ -62,15 +63,23 @@ def _installed() -> tuple[str, ...]:
     return tuple(path + os.sep for path in paths if path)
 
 
-def phase(stepping: bool = False) -> str:
-    """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step"."""
+def phase(stepping: bool = False, closure: bool = False) -> str:
+    """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step".
+
+    `stepping`: an optimizer's step runs; `closure`: it was given a function that does forward and backward passes.
+    """
     import torch  # not above: what a room loads that needs no torch stays quick
 
-    if stepping:
+    if stepping and not closure:
         return "optimizer step"
     if torch._C._current_graph_task_id() == -1:
-        return "forward"
+        return "optimizer step" if stepping and not torch.is_grad_enabled() else "forward"
     return "recomputation" if torch.is_grad_enabled() else "backward"
+
+
+def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Return whether an optimizer's `step` was given a closure, from what its hooks are told."""
+    return (args[1] if len(args) > 1 else kwargs.get("closure")) is not None
 
 
 def place() -> str:

@@ -50,7 +50,7 @@ class Holdings:
     """Told of every storage on the simulated GPUs while it is `accounts.watcher`; keeps none alive."""
 
     def __init__(self, accounts: Accounts, devices: Iterable[torch.device]) -> None:
-        self.step, self.stepping = 0, False
+        self.step, self.stepping, self.closure = 0, False, False
         self.refusals: list[Refused] = []
         self.peaks = Counter()  # bytes, by GPU
         self._accounts, self._changes = accounts, 0
@@ -71,7 +71,7 @@ class Holdings:
         """A storage is new, or has another size than before."""
         if id(ref) in self._live:
             self.gone(ref)
-        self._add(ref, places.place(), OPTIMIZER if self.stepping else places.phase())
+        self._add(ref, places.place(), places.phase(self.stepping, self.closure))
 
     def gone(self, ref: Any) -> None:
         held = self._live.pop(id(ref), None)

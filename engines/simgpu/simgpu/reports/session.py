@@ -178,8 +178,9 @@ class Recording:
         if self.model_calls is not None:
             self.model_calls.after(module, result)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.log.stepping = self.holdings.stepping = True
+        self.log.closure = self.holdings.closure = places.has_closure(args, kwargs)
         self.holdings.before_step(optimizer)
         self.habits.before_step(optimizer)
 
