@@ -8,8 +8,10 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+import simgpu
 from gpu_course import catalogue
 from tests.notebooks import browser
 from tools import workbook
@@ -216,3 +218,21 @@ def test_a_static_page_shows_one_picture_and_its_words(name):
         assert pictures.count() == 1 and pictures.first.is_visible()
         assert pictures.first.evaluate("image => image.naturalWidth") > 600
         assert EXPLORERS[name].explore().caption() in page.locator(".jp-OutputArea-output").inner_text()
+
+
+def test_a_report_fits_a_page_of_400_pixels_and_keeps_the_names_of_its_columns():
+    with simgpu.cuda(record=True) as session:
+        model = torch.nn.Linear(64, 64).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for _ in range(3):
+            model(torch.randn(64, 64).cuda()).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        html = session.report().html()
+    with browser.static_page(html) as page:
+        page.set_viewport_size({"width": 400, "height": 900})
+        widths = page.evaluate("[...document.querySelectorAll('.scroll')].map(e => [e.scrollWidth, e.clientWidth])")
+        assert len(widths) >= 6 and all(needed <= there <= 400 for needed, there in widths)
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        shown = "getComputedStyle(document.querySelector('td[data-name=\"time\"]'), '::before').content"
+        assert page.evaluate(shown).startswith('"time')

@@ -181,7 +181,7 @@ def _table(
 ) -> str:
     """Return a table; cells in the columns `raw` are HTML, those in `numbers` end at the right."""
     heads = "".join(_head(column, name, numbers) for column, name in enumerate(head))
-    cells = [[_cell(column, cell, numbers, raw) for column, cell in enumerate(row)] for row in rows]
+    cells = [[_cell(column, cell, head[column], numbers, raw) for column, cell in enumerate(row)] for row in rows]
     body = "".join(f"<tr>{''.join(line)}</tr>" for line in cells)
     name = html.escape(caption)
     table = f"<table><caption>{name}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
@@ -193,8 +193,11 @@ def _head(column: int, name: str, numbers: Sequence[int]) -> str:
     return f'<th scope="col"{kind}>{html.escape(name)}</th>' if name else "<td></td>"
 
 
-def _cell(column: int, cell: str, numbers: Sequence[int], raw: Sequence[int]) -> str:
+def _cell(column: int, cell: str, name: str, numbers: Sequence[int], raw: Sequence[int]) -> str:
+    """Return a cell; `name` is that of its column, which a narrow page shows beside it."""
     content = cell if column in raw else html.escape(cell)
+    label = f' data-name="{html.escape(name)}"' if name and content else ""
     if column == 0 and column not in numbers:
         return f'<th scope="row">{content}</th>'
-    return f'<td class="number">{content}</td>' if column in numbers else f"<td>{content}</td>"
+    kind = ' class="number"' if column in numbers else ""
+    return f"<td{kind}{label}>{content}</td>"
