@@ -3,7 +3,7 @@
     python -m benchmarks.device_faults                       # the chosen rows of engines/simgpu/device_faults.toml
     python -m benchmarks.device_faults --held-out            # those that were set aside
     python -m benchmarks.device_faults --only "fork|race" --show  # rows in whose name this is found, with their errors
-    python -m benchmarks.device_faults --clones FOLDER       # also: is each commit in FOLDER/owner/name?
+    python -m benchmarks.device_faults --clones FOLDER       # runs none: is each commit in FOLDER/owner/name?
 
 Each row has a small program of before and of after a repair. Both run on the CPU, as in CI without a GPU, where "cuda"
 says "cpu" and "nccl" says "gloo" (a program that needs more of `torch.cuda` is skipped there), and on two simulated
@@ -22,6 +22,9 @@ The rows that were set aside, run once, on 26 November 2026, after the simulated
     wrong device    41              0                                 36 of 37     41 of 41
     wrong index      1              0                                   1 of 1       1 of 1
     all             66              5                                 56 of 57     66 of 66
+
+Of the 180 chosen ones a CPU told 9 that day, the simulated GPUs 159 of the 159 that CUDA's rules decide, and no
+repaired program failed.
 """
 
 import argparse
