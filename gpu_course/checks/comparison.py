@@ -63,7 +63,8 @@ def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: f
     if isinstance(got, bool) or imaginary or not (type(got) in (int, float, complex) or numpys):
         return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     try:
-        near = atol + rtol * abs(cast(Any, expected))
+        exact = isinstance(got, int) and isinstance(expected, int)  # a count that is nearly right is wrong
+        near = 0.0 if exact else atol + rtol * abs(cast(Any, expected))
         close = got == expected or (near < math.inf and abs(got - expected) <= near)  # near inf all would be
     except OverflowError:  # an integer too large for a float
         close = False

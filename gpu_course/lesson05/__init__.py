@@ -180,6 +180,11 @@ def _(case: Case) -> None:
                 "the model goes back into its mode after the last batch, not between two of them",
             ),
             (
+                any(one.training for one in passes) and not any(one.layers_training for one in passes),
+                "leaves the outer module in training mode",
+                "a module may look at its own switch: model.eval() reaches it and all layers",
+            ),
+            (
                 any(one.training for one in passes),
                 "evaluates in training mode",
                 "dropout then blots out half of the "
@@ -547,6 +552,8 @@ def _follows_a_mixed_step(case: Case, model: nn.Module, place: torch.device) -> 
     """Fail unless the answer takes the step with a scaler that is disabled, as it is for bfloat16."""
     x, y = edges.permuted(torch.randn(3, 6)), torch.tensor([2, 0, 5])
     given = edges.on(x, place), y.to(place), torch.bfloat16, 0.5
+    formats: list[torch.dtype] = []
+    model.register_forward_hook(lambda module, args, logits: formats.append(logits.dtype))
 
     def take(step: Callable, *training: Any) -> Any:
         scaler = torch.amp.GradScaler(place.type, enabled=False)
@@ -558,6 +565,11 @@ def _follows_a_mixed_step(case: Case, model: nn.Module, place: torch.device) -> 
         lambda *training: take(functools.partial(case.call, modifies=True), *training),
         lambda *training: take(amp_step.reference, *training),
         tolerance=1e-3,
+    )
+    case.instead(
+        formats[-1] != torch.bfloat16,
+        f"computes the forward pass in {formats[-1]}, with images on {place}",
+        "`images.device.type` names the device to autocast",
     )
     case.equal(given[0], edges.on(x, place), why="the batch is the caller's")
 

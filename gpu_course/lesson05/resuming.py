@@ -53,7 +53,7 @@ class _Run:
         return found
 
     def parts(self) -> dict[str, list]:
-        """Return copies of all that the next steps depend on, by the names of `_WHY`."""
+        """Return copies, on the CPU, of all that the next steps depend on, by the names of `_WHY`."""
         found = [
             dict(self.model.named_parameters()),
             dict(self.model.named_buffers()),
@@ -63,7 +63,12 @@ class _Run:
         ]
         if self.device.type != "cpu":
             found.append(torch.get_device_module(self.device).get_rng_state(self.device))
-        return {name: copy.deepcopy(tree_leaves(part)) for name, part in zip(list(_WHY)[1:], found, strict=False)}
+        return {name: [_kept(leaf) for leaf in tree_leaves(part)] for name, part in zip(list(_WHY)[1:], found, strict=False)}
+
+
+def _kept(leaf: Any) -> Any:
+    """Return `leaf`, or of a tensor a copy on the CPU."""
+    return leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
 def resumes(case: Case) -> None:
@@ -72,25 +77,32 @@ def resumes(case: Case) -> None:
     Also on the CPU, and on another device than the current one.
     """
     edges.note("cpu", "elsewhere")
-    for device in dict.fromkeys((case.device, torch.device("cpu"), elsewhere(case.device))):
+    here, other, cpu = case.device, elsewhere(case.device), torch.device("cpu")
+    there = here if other.type == here.type else other
+    for device, then, location in dict.fromkeys(((here, here, "cpu"), (cpu, cpu, None), (other, there, None))):
         case.about("", device)
         with _generator_of_its_own(device):
-            _resumes(case)
+            _resumes(case, then, location)
 
 
-def _resumes(case: Case) -> None:
+def _resumes(case: Case, then: torch.device, location: str | None) -> None:
+    """Save on the device of the case and go on on the device `then`, after a load with this `map_location`."""
     data, first = batches((6,) * 6), _Run(case)
     begin = getattr(first.progress, "step", None)
     case.instead(begin is None, "has no `step`", "the loop counts it up")
     case.instead(difference(begin, 0), "`step` is not 0 at first", "no step is done", expected=0, got=begin)
     first.losses(data[:3])
     first.progress.step = 3
-    state = _through_a_file(case, case.use(first.progress.state_dict, draws=False))
+    state = _through_a_file(case, case.use(first.progress.state_dict, draws=False), location)
     was, expected = first.parts(), first.losses(data[3:])
     _another_process(case)
+    case.about("", then)
     second = _Run(case)
     parameters = list(second.model.parameters())
-    case.use(second.progress.load_state_dict, state, modifies=True, draws=True)
+    given = _State(copy.deepcopy(dict(state)))
+    case.use(second.progress.load_state_dict, given, modifies=True, draws=True)
+    changed = difference(dict(given), dict(state), where="state")
+    case.instead(changed, f"changes the state that it loads: {changed}", "it may be loaded once more")
     kept = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
     case.instead(
         not kept,
@@ -118,14 +130,14 @@ def _another_process(case: Case) -> None:
     case.use(other.state_dict, draws=False)
 
 
-def _through_a_file(case: Case, state: Any) -> Any:
+def _through_a_file(case: Case, state: Any, location: str | None) -> Any:
     """Return the state as a file gives it back; fail where it cannot be written, or be loaded safely."""
     case.instead(not isinstance(state, dict), f"state_dict() returns {type(state).__name__}, expected a dict")
     file = io.BytesIO()
     try:
         torch.save(state, file)
         file.seek(0)
-        return _State(torch.load(file, map_location="cpu", weights_only=True))
+        return _State(torch.load(file, map_location=location, weights_only=True))
     except Exception as error:
         case.fail(
             f"torch.save and torch.load(…, weights_only=True) do not take this state: {type(error).__name__}",

@@ -145,6 +145,8 @@ def _(case: Case) -> None:
         expected = four_parts.reference(model, optimizer, saved)
         if isinstance(got, dict) and set(got) == set(expected):
             got = {part: got[part] for part in expected}  # in any order
+            whole = all(not isinstance(size, float) or size % 1 for size in got.values())
+            case.instead(not whole, "returns floats, expected whole numbers (int)", "bytes are whole")
         case.equal(got, expected, why="four numbers of bytes: parameters, gradients, optimizer, activations")
 
 
@@ -250,7 +252,10 @@ def _(case: Case) -> None:
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         probes = [_Batches(floor, batches), _Batches(floor, 2 * batches)]
         few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)
-        case.instead(not few.flops, "computes on the CPU what belongs on the device", "the model is on the device")
+        products = sum(len(x) for x, _ in batches if x.shape[1] == 64) * 2 * 64 * 256  # of the first layer
+        case.instead(
+            few.flops < products, "computes on the CPU what belongs on the device", "the model is on the device"
+        )
         grown = many.peak_bytes - few.peak_bytes
         case.instead(
             grown > 0,
@@ -433,6 +438,8 @@ def _(case: Case) -> None:
     for fits, error in (
         (0, RuntimeError("unsupported memory format option")),
         (0, RuntimeError("the disk of the cache is out of memory")),
+        (0, ValueError("a batch of 50 rows cannot be divided by 8")),
+        (0, torch.AcceleratorError("CUDA error: an illegal memory access was encountered")),
         (40, MemoryError("the host has no memory left")),  # after a try that fitted, and two that did not
     ):
         _raises_on(case, fits, error)

@@ -97,9 +97,11 @@ _CASES = (
     _Chains((1, 6), 1),  # as in the example: the second, and then exactly the limit is kept
     _Chains((2, 1, 5, 1), 0),  # "all blocks together may keep `limit_bytes`": they do
     _Chains((6, 2, 3, 1), 1, more=-1),  # one byte too few, so that a second one is needed
+    _Chains((3, 1), 1, more=-1, dtype=torch.float64),  # "it keeps only its input, `x.nbytes` bytes": 8 a number
     _Chains((1, 8, 2, 7, 1, 3), 2, more=700, dtype=torch.float64),
     _Chains((4, 4, 4), 3, x_trained=False),  # all of them; a batch needs no gradient
-    _Chains((2, 6), 1, dropout=0.5),  # "return the result": the same numbers are drawn again
+    # "return the result": the same numbers are drawn again; too few by most of an input, but not by all of it
+    _Chains((2, 6), 1, more=-1792, dropout=0.5),
     _Chains((6, 2, 3), 1, x_trained=False, frozen=True),
     _Chains((5, 1), 1, shared=True),  # the block at one place, not at both
 )
