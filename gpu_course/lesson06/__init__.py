@@ -296,6 +296,7 @@ def _(case: Case) -> None:
         (_STREAMS[::-1], 100.0),
         (_MEETING, 20.0),
         ([], 10.0),
+        (_events(("mark", "epoch", 3.0, 0.0, 0, ""), *[("kernel", "a", 1.0, 2.0, 0, "")] * 2), 8.0),  # "for each kind"
     ):
         expected = {}
         for cat in sorted({e["cat"] for e in events}):  # by half microseconds
@@ -349,6 +350,7 @@ def _(case: Case) -> None:
         (30.0, {"a": 3.0, "b": 0.0, "c": 9.0}, ["b"]),
         (30.0, {}, []),
         (1000.0, {"a": 999.0}, ["a"]),
+        (2.0, {"a": 1.75}, ["a"]),  # less than a millisecond is left
     ):
         left = total
         for cause in removed:

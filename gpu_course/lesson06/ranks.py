@@ -128,6 +128,9 @@ def _length(spans: list[tuple[float, float]]) -> float:
     return sum(end - begin for begin, end in spans)
 
 
+_MESSAGES = "AllReduce_Sum_f32_RING_LL", "ReduceScatter_Sum_bf16_RING"  # what names of NCCL's kernels end with
+
+
 def _files(
     slower_us: dict[int, float], *, loading: bool, ranks: int, once: int, at: int = 0, other: int = 0
 ) -> list[list[dict]]:
@@ -152,7 +155,7 @@ def _files(
                 _own(now, "host", "ncclAllReduce", other * more),
                 {
                     "cat": "kernel",
-                    "name": "ncclDevKernel_AllReduce",
+                    "name": f"ncclDevKernel_{_MESSAGES[step % 2]}",
                     "ts": now + wait + 20.0 + work,
                     "dur": max(late) - more + 20.0,
                     "stream": 20,
@@ -171,7 +174,7 @@ def _files(
 
 def _own(begin_us: float, cat: str, name: str, length_us: float) -> dict:
     """Return an event that has "nccl" in its name, and is no kernel of NCCL."""
-    return {"cat": cat, "name": name, "ts": begin_us, "dur": length_us, "stream": 7, "line": ""}
+    return {"cat": cat, "name": name, "ts": begin_us, "dur": length_us, "stream": 20, "line": ""}
 
 
 @exercise(
