@@ -43,7 +43,12 @@ class _Branches(nn.Module):
         self.first, self.second, self.shared = nn.Linear(3, 4), nn.Linear(3, 4), nn.Linear(4, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.to(self.shared.weight.dtype)
         return self.shared((self.first if dist.get_rank() == 0 else self.second)(x))
+
+
+def _precise() -> nn.Module:
+    return _Branches().double()
 
 
 def _frozen() -> nn.Sequential:
@@ -63,6 +68,7 @@ KINDS = {
     _frozen: "the first layer frozen",
     _tied: "one weight in two layers",
     _Branches: "one layer used on rank 0 only",
+    _precise: "one layer used on rank 0 only, in double precision",  # "count None as zero", in this format
 }
 
 
