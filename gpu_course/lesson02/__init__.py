@@ -382,7 +382,7 @@ def _(case: Case) -> None:
         case.equal(
             got,
             expected,
-            rtol=1e-6,
+            rtol=1e-12,
             atol=0,
             why=f"{latency_us / 1e3:g} ms of latency and {bytes_ms:.6g} ms for the bytes",
         )

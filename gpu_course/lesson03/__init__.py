@@ -171,7 +171,7 @@ def _(case: Case) -> None:
         flops, nbytes = 2 * n * k * m, (n * k + k * m + n * m) * torch.empty((), dtype=dtype).nbytes
         expected = flops / nbytes
         _not_rounded(case, got, expected)
-        case.equal(got, expected, rtol=1e-6, atol=0, why=f"{flops:,} FLOPs and {nbytes:,} bytes")
+        case.equal(got, expected, rtol=1e-12, atol=0, why=f"{flops:,} FLOPs and {nbytes:,} bytes")
 
 
 def _not_rounded(case: Case, got: object, expected: float) -> None:

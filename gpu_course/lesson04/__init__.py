@@ -217,6 +217,8 @@ class _Scale(nn.Module):
         self.register_parameter("bias", None)
         self.factor, self.name, self.nothing = torch.ones(2), "scale", None
         self.like = SimpleNamespace(device=torch.device("cpu"))  # has a device, and is no tensor
+        self.kept = [torch.ones(2)]  # "ignore Python lists"
+        self.table = {"row": torch.ones(2)}  # nor is a dict a tensor
 
 
 places.leaves_out("a tensor of two names may stand under one of them or both", "shared")
@@ -239,12 +241,13 @@ def _(case: Case) -> None:
     norms = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Sequential(nn.BatchNorm1d(2)))
     norms[0].to(here)
     inside = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU(), _Scale())).to(here)
+    inside.offset = torch.ones(1)  # "an attribute of the model itself", which holds modules too
     batch = [f"1.0.{name}" for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")]
     for model, kinds in (
         (nn.Linear(2, 2).to(here), [(here, ["weight", "bias"])]),
         (norms, [(here, ["0.weight"]), (cpu, batch)]),
         (_Scale().to(here), [(here, ["weight", "mean"]), (cpu, ["factor"])]),
-        (inside, [(here, ["0.weight", "0.bias", "1.1.weight", "1.1.mean"]), (cpu, ["1.1.factor"])]),
+        (inside, [(here, ["0.weight", "0.bias", "1.1.weight", "1.1.mean"]), (cpu, ["1.1.factor", "offset"])]),
         (nn.ReLU(), []),
         (edges.frozen(norms, "0.weight").eval(), [(here, ["0.weight"]), (cpu, batch)]),
         (edges.frozen(edges.with_old_gradients(nn.Linear(2, 2)).double()), [(cpu, ["weight", "bias"])]),

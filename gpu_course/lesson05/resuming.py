@@ -63,7 +63,8 @@ class _Run:
         ]
         if self.device.type != "cpu":
             found.append(torch.get_device_module(self.device).get_rng_state(self.device))
-        return {name: [_kept(leaf) for leaf in tree_leaves(part)] for name, part in zip(list(_WHY)[1:], found, strict=False)}
+        leaves = ([_kept(leaf) for leaf in tree_leaves(part)] for part in found)
+        return dict(zip(list(_WHY)[1:], leaves, strict=False))
 
 
 def _kept(leaf: Any) -> Any:

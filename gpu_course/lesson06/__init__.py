@@ -355,7 +355,7 @@ def _(case: Case) -> None:
         left = total
         for cause in removed:
             left -= idle[cause]
-        case.equal(case.call(total, idle, removed), total / left, rtol=1e-4)
+        case.equal(case.call(total, idle, removed), total / left, rtol=1e-9)
 
 
 at_most.alternative(

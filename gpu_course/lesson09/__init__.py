@@ -218,7 +218,7 @@ def average_gradients(model: nn.Module) -> None:
 average_gradients.leaves_out("no default is asked: it works on what it is handed", "default_type")
 average_gradients.leaves_out(
     "only gradients are asked, whatever the model is",
-    "evaluation all_frozen two_groups double_model scalar_parameter",
+    "evaluation all_frozen two_groups scalar_parameter",
 )
 average_gradients.leaves_out("ranks run it in processes of their own", "second_call")
 average_gradients.leaves_out("it changes what it is handed, as the text says", "unchanged")
