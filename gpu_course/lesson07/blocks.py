@@ -111,7 +111,7 @@ run_blocks.leaves_out(
     "a block says what its input is; here 32 rows of 16 numbers in float32 or float64",
     "scalar empty single odd permuted sliced half bfloat16 whole bool complex",
 )
-run_blocks.leaves_out("which numbers they are plays no part", "huge not_finite negative tied")
+run_blocks.leaves_out("which numbers they are plays no part", "huge not_finite zero negative tied")
 run_blocks.leaves_out("the simulated GPU counts the memory, and makes nothing", "places default_type")
 run_blocks.leaves_out(
     "a block is called as it is, whatever its parameters",
@@ -119,7 +119,7 @@ run_blocks.leaves_out(
 )
 run_blocks.leaves_out("without a graph nothing is kept, and no optimizer takes part", "evaluation two_groups")
 run_blocks.leaves_out("bytes are whole numbers above 0", "number_zero number_negative number_large")
-run_blocks.leaves_out("blocks stand in their order, and are several", "no_entries one_entry order")
+run_blocks.leaves_out("blocks stand in their order, and are several", "no_entries one_entry")
 run_blocks.leaves_out("dropout draws, and blocks cannot be kept for later", "second_call unchanged random_state")
 
 
