@@ -195,6 +195,7 @@ def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradient
         used > 1.2 * flops / len(ranks),
         "the result is right, but a rank computes more than its own heads",
         f"{used:,} FLOPs on one rank, and {flops // len(ranks):,} are its part: cut before you multiply",
+        got=used,
     )
     for way, sent in (("forward", ranks[0]["call"].counts.collective_bytes), ("backward", ranks[0]["back"])):
         case.instead(
