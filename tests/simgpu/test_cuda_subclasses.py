@@ -139,6 +139,10 @@ def test_attributes_may_be_copied_as_a_whole(image):
     assert (total.item(), total.spacing, another.tolist()) == (15, 0.5, [[1, 2, 3], [4, 5, 6]])
 
 
+def test_a_plain_tensor_says_whose_it_is():
+    assert type(torch.ones(2, device="cuda")).__module__ == "torch"
+
+
 def test_its_memory_is_given_back(image):
     before = torch.cuda.memory_allocated()
     for _ in range(3):

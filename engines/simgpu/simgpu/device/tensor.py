@@ -82,6 +82,7 @@ class SimTensor(torch.Tensor):
     `operators.dispatch`.
     """
 
+    __module__ = "torch"  # by which libraries for several frameworks, such as autoray, tell whose an array is
     _inner: torch.Tensor
     _index: int
     _nbytes: int
