@@ -8,6 +8,7 @@ from urllib.parse import urlparse
 import pytest
 
 from simgpu import AT_PEAK, Machine, gpus
+from tests import children
 
 NEEDED = (
     "T4", "P100 PCIe", "L4", "A10", "V100 SXM2 16GB", "V100 SXM2 32GB", "A100 40GB", "A100 80GB", "H100 SXM",
@@ -73,6 +74,7 @@ def new_row(**changes):
 IN_A_NEW_PROCESS = """
 import torch, simgpu
 from simgpu import AT_PEAK, Machine, gpus
+from tests import children
 import tests.simgpu.test_gpus as rows
 gpus.ALL = gpus.read(rows.new_row())
 from gpu_course.lesson08.explorers import tiles
@@ -90,7 +92,8 @@ with simgpu.cuda("RTX 6000 X"):
 
 
 def test_a_gpu_is_added_by_one_row_and_used_everywhere():
-    run = subprocess.run([sys.executable, "-c", IN_A_NEW_PROCESS], capture_output=True, text=True, timeout=900)
+    command = [sys.executable, "-c", IN_A_NEW_PROCESS]
+    run = subprocess.run(command, cwd=children.ROOT, capture_output=True, text=True, timeout=900)
     assert run.returncode == 0, run.stderr
     assert run.stdout.split("\n") == [
         "True 1536 1.0", "True True", "96 1536 (8, 9)", "Simulated RTX 6000 X True", "",
