@@ -23,7 +23,7 @@ from typing import Any
 import nbformat
 
 from gpu_course import catalogue
-from tools import address, glossary, misconceptions, slides, tutors
+from tools import address, glossary, misconceptions, plans, slides, tutors
 from tools import notebooks as lessons
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
@@ -190,7 +190,10 @@ def pages(folder: Path) -> None:
     guides = [str(path.with_suffix("").as_posix()) for path in others]
     tree = {
         "Lessons": books, "Explorers": explored,
-        "For instructors": [*(name for name in guides if name.startswith("instructors/")), "instructors/tutors"],
+        "For instructors": [
+            *(name for name in guides if name.startswith("instructors/")),
+            *(f"instructors/{plan.name}" for plan in plans.plans()), "instructors/tutors",
+        ],
         "Reference": ["glossary", "misconceptions", *(name for name in guides if "/" not in name), "gpus", "reference"],
         "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
     }  # fmt: skip
@@ -224,6 +227,8 @@ def pages(folder: Path) -> None:
     write(folder / "glossary.md", glossary.page())
     write(folder / "misconceptions.md", misconceptions.page())
     write(folder / "instructors" / "tutors.md", tutors.page())
+    for plan in plans.plans():
+        write(folder / "instructors" / f"{plan.name}.md", plans.page(plan))
     write(folder / "reference.md", reference())
 
 

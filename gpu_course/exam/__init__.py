@@ -242,9 +242,13 @@ class Examination:
 
 
 def _chosen() -> list[tuple[str, int]]:
-    """Return two generators of each skill with a seed each, by chance."""
+    """Return two generators of each skill with a seed each, by chance.
+
+    The paper begins with what the first lessons explain, short questions first, so that everybody can answer some.
+    """
     chance = random.SystemRandom()
     found = [one for skill in SKILLS for one in chance.sample(bank(skill), EACH)]
+    found.sort(key=lambda one: (one.lesson, not one.short))
     return [(one.name, chance.randrange(10**6)) for one in found]
 
 

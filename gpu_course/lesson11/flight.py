@@ -71,8 +71,10 @@ def torchfrtrace(dumps: Sequence[dict[str, Any]]) -> str:
     logger.disabled = True  # at its import the script warns where `tabulate` is missing, which it does not need
     try:
         from torch.distributed.flight_recorder import fr_trace
+        from torch.distributed.flight_recorder.components import types
     finally:
         logger.disabled = False
+    types.COLLECTIVES.add("barrier")  # which the script of PyTorch 2.11 does not know
     handlers, collecting = logger.handlers, gc.isenabled()
     with tempfile.TemporaryDirectory() as folder:
         for rank, dump in enumerate(dumps):

@@ -2,6 +2,9 @@
 
 import json
 import linecache
+import sys
+import types
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import pytest
@@ -25,6 +28,22 @@ def test_cells_and_files_of_the_reader_are_the_readers(file):
 ], ids=lambda file: Path(file).name)  # fmt: skip
 def test_what_others_wrote_is_not_the_readers(file):
     assert not places.is_readers(file, "work") and not places.in_cell(file)
+
+
+def test_a_program_that_lies_among_installed_packages_is_the_readers_while_it_runs(tmp_path, monkeypatch):
+    """So do the programs of a course that was installed; what `python -m` runs stays a library."""
+    program, beside = tmp_path / "train.py", tmp_path / "package" / "model.py"
+    monkeypatch.setattr(places, "_installed", lambda: (f"{tmp_path}/",))
+    main = types.ModuleType("__main__")
+    main.__file__ = str(program)
+    for spec, mine in ((None, True), (ModuleSpec("package.__main__", None), False)):
+        main.__spec__ = spec
+        monkeypatch.setitem(sys.modules, "__main__", main)
+        places.is_readers.cache_clear()
+        places._is_readers_file.cache_clear()
+        assert places.is_readers(str(program), "work") == mine and not places.is_readers(str(beside), "work")
+    places.is_readers.cache_clear()
+    places._is_readers_file.cache_clear()
 
 
 def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():

@@ -1,0 +1,107 @@
+"""Which cells does a plan for a class name, and what goes wrong most often in it?
+
+The plans are the tables of docs/instructors/plans.md. A row names a lesson, headings to show and exercises to give.
+`page` makes a page of each plan: for every exercise the mistakes that its check knows, and what to say.
+"""
+
+import re
+from dataclasses import dataclass
+
+from nbformat import NotebookNode
+
+from gpu_course import catalogue
+from tools import notebooks
+
+__all__ = ["Plan", "Row", "cells", "page", "plans"]
+
+PLANS = notebooks.ROOT / "docs" / "instructors" / "plans.md"
+SHOWN = 3  # mistakes of an exercise, the first that its author wrote down: they are met most often
+_ROW = re.compile(r"^\| (\d+) \| (\w*) ?\| (.*?) \| ?(.*?) ?\| ?(.*?) ?\|$", re.MULTILINE)
+_RECALL = re.compile(r"\brecall\.ask\(")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row: its minutes, its lesson ("" for a break), headings to show, exercises to give, and what goes wrong."""
+
+    minutes: int
+    lesson: str
+    show: tuple[str, ...]
+    give: tuple[str, ...]
+    wrong: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A plan: its title, the name of its page, and its rows."""
+
+    title: str
+    name: str
+    rows: tuple[Row, ...]
+
+    @property
+    def minutes(self) -> int:
+        """Return how long it takes, breaks included."""
+        return sum(row.minutes for row in self.rows)
+
+
+def plans() -> list[Plan]:
+    """Return the plans that are tables of lessons, in order."""
+    found = []
+    for section in PLANS.read_text(encoding="utf-8").split("\n## ")[1:]:
+        title = section.partition("\n")[0]
+        rows = tuple(_row(*groups) for groups in _ROW.findall(section))
+        if any(row.lesson for row in rows):
+            name = "plan_" + re.sub(r"\W+", "_", title.partition(":")[0].lower())
+            found.append(Plan(title, name, rows))
+    return found
+
+
+def _row(minutes: str, lesson: str, show: str, give: str, wrong: str) -> Row:
+    names = re.findall(r"`(\w+)`", give.partition(":")[0])
+    return Row(int(minutes), lesson, tuple(re.findall(r"\*(.*?)\*", show)), tuple(names), wrong)
+
+
+def cells(row: Row) -> list[NotebookNode]:
+    """Return the cells that a row names, in the order of the lesson: sections to show, and exercises.
+
+    Before them come the lesson's code cells above its first heading, without its questions on earlier lessons.
+
+    Raises ValueError for a heading or an exercise that the lesson does not have.
+    """
+    (path,) = (path for path in notebooks.lessons() if notebooks.number(path) == row.lesson)
+    chosen, section, seen = [], set(), set()
+    lesson = notebooks.read(path).cells
+    for place, cell in enumerate(lesson):
+        if cell.cell_type == "markdown" and (found := re.findall(r"^##+ (.*)", cell.source, re.MULTILINE)):
+            section = {*found}
+            seen |= section
+        given = {f"lesson{row.lesson}.{name}.check(" for name in row.give}
+        near = "".join(other.source for other in lesson[place : place + 3] if other.cell_type == "code")
+        exercise = any(call in near for call in given) and not (cell.cell_type == "code" and ".check(" not in near)
+        first = not section and cell.cell_type == "code" and not _RECALL.search(cell.source)
+        if first or section & {*row.show} or exercise:
+            chosen.append(cell)
+    if missing := {*row.show} - seen:
+        raise ValueError(f"lesson {row.lesson} has no heading {sorted(missing)}")
+    return chosen
+
+
+def page(plan: Plan) -> str:
+    """Return the page of a plan: for each of its exercises what goes wrong most often, and what to say."""
+    known = {(one.lesson, one.name): one for one in catalogue.registry()}
+    parts = [
+        f"# {plan.title}: what goes wrong",
+        f"{plan.minutes} minutes. Ask first what the learner expects the line to do, and let the check speak. It names "
+        "each of these mistakes where an answer does what the mistake does.",
+    ]
+    for row in (row for row in plan.rows if row.lesson):
+        parts.append(f"## Lesson {row.lesson}, {row.minutes} minutes")
+        parts += [f"{row.wrong[0].upper()}{row.wrong[1:]}."] if row.wrong else []
+        for name in row.give:
+            exercise = known[row.lesson, name]
+            mistakes = list({one.name: one for one in exercise.mistakes}.values())[:SHOWN]
+            said = [f"| {one.name} | {one.why} |" for one in mistakes]
+            table = "\n".join(["| what the answer does | what to say |", "|---|---|", *said])
+            parts.append(f"### `{name}`: {exercise.task.title}, {exercise.task.minutes} minutes\n\n{table}")
+    return "\n\n".join(parts) + "\n"
