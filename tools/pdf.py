@@ -33,7 +33,7 @@ img, svg { max-width: 100%; height: auto !important; max-height: 22cm; break-ins
 table { border-collapse: collapse; font-size: 8.5pt; max-width: 100%; }
 td, th { border: .5pt solid #999; padding: .15em .4em; text-align: left; overflow-wrap: anywhere; }
 a { color: inherit; text-decoration: none; }
-a.headerlink, details.hide, button, .prev-next-footer { display: none; }
+a.headerlink, details.hide:not(.below-input), button, .prev-next-footer { display: none; }
 """
 FOOT = (
     '<div style="width: 100%; text-align: center; font: 8px sans-serif;">'
@@ -55,7 +55,7 @@ def printable(site: Path) -> str:
     for path in notebooks.lessons():
         page = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8"), "html.parser")
         (article,) = page.select("article.bd-article")
-        for hidden in article.select("a.headerlink, script, details.hide"):
+        for hidden in article.select("a.headerlink, script, details.hide:not(.below-input), details.hide > summary"):
             hidden.decompose()
         for details in article.select("details"):
             details["open"] = ""

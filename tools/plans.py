@@ -12,7 +12,7 @@ from nbformat import NotebookNode
 from gpu_course import catalogue
 from tools import notebooks
 
-__all__ = ["Plan", "Row", "cells", "page", "plans"]
+__all__ = ["Plan", "Row", "cells", "in_kernels", "page", "plans"]
 
 PLANS = notebooks.ROOT / "docs" / "instructors" / "plans.md"
 SHOWN = 3  # mistakes of an exercise, the first that its author wrote down: they are met most often
@@ -43,6 +43,16 @@ class Plan:
     def minutes(self) -> int:
         """Return how long it takes, breaks included."""
         return sum(row.minutes for row in self.rows)
+
+
+def in_kernels(plan: Plan) -> list[Row]:
+    """Return the plan's rows with those of one lesson joined: a class goes on with them in the same notebook."""
+    joined: dict[str, Row] = {}
+    for row in (row for row in plan.rows if row.lesson):
+        known = joined.get(row.lesson, Row(0, row.lesson, (), (), ""))
+        minutes = known.minutes + row.minutes
+        joined[row.lesson] = Row(minutes, row.lesson, known.show + row.show, known.give + row.give, row.wrong)
+    return list(joined.values())
 
 
 def plans() -> list[Plan]:

@@ -34,6 +34,9 @@ SITE, SOURCES = ROOT / "build" / "site", ROOT / "build" / "site-sources"
 # Shown once `make pdf` has printed the site.
 PDF_LINK = '<p id="course-pdf" hidden><a href="course.pdf">The course as one PDF, to print or to read offline</a></p>'
 
+GUESS = "Guess first, then open the result"
+START = '<p><a class="start" href="notebooks/00_start_here.html">Start with lesson 00</a></p>'
+
 # Explorers that answer on the site: the values of their controls over which pictures are drawn; the others keep theirs.
 EXPLORED: dict[str, dict[str, tuple[Any, ...]]] = {
     "roofline": {
@@ -131,7 +134,10 @@ def explorer_page(name: str, data: dict[str, Any]) -> str:
 
 
 def with_alternatives(path: Path) -> str:
-    """Return the notebook at `path` with an alternative text of each picture, and labels where terms are explained."""
+    """Return the notebook at `path` with an alternative text of each picture, and labels where terms are explained.
+
+    The result of a prediction opens at a click.
+    """
     notebook, heading = nbformat.read(path, as_version=4), path.stem
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
@@ -141,6 +147,9 @@ def with_alternatives(path: Path) -> str:
         if cell.cell_type == "code":
             text = f"{title[1] if title else heading}: the picture that the cell above draws"
             cell.metadata["mystnb"] = {"image": {"alt": text}}
+            if ".reveal(" in cell.source:
+                cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-output"]
+                cell.metadata["mystnb"] |= {"code_prompt_show": GUESS, "code_prompt_hide": "Hide the result"}
     return nbformat.writes(notebook)
 
 
@@ -197,6 +206,7 @@ def pages(folder: Path) -> None:
         "Reference": ["glossary", "misconceptions", *(name for name in guides if "/" not in name), "gpus", "reference"],
         "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
     }  # fmt: skip
+    readme = re.sub(r"(\A# .*\n\n(?:.+\n)+)", lambda first: f"{first[0]}\n{START}\n", readme)
     readme += f'\n{PDF_LINK}\n\n<p><a href="slides/index.html">Slides of each lesson</a></p>\n'
     for caption, names in tree.items():
         readme += "\n```{toctree}\n:hidden:\n:caption: " + caption + "\n\n" + "\n".join(names) + "\n```\n"

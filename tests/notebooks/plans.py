@@ -3,7 +3,7 @@
     python -m tests.notebooks.plans                   # all plans
     python -m tests.notebooks.plans plan_90_minutes   # one of them
 
-Each row is run in a fresh kernel. Its minutes are printed beside those that a newcomer needs for its cells.
+The cells of each lesson run in a fresh kernel. Its minutes are printed beside those that a newcomer needs for them.
 """
 
 import sys
@@ -24,7 +24,7 @@ def needed(row: plans.Row) -> float:
 
 
 def run(row: plans.Row) -> None:
-    """Run the cells of a row in a fresh kernel; raises CellExecutionError."""
+    """Run the cells of a row, or of several of one lesson, in a fresh kernel; raises CellExecutionError."""
     notebooks.run(nbformat.v4.new_notebook(cells=plans.cells(row)))
 
 
@@ -35,7 +35,7 @@ def main(names: list[str]) -> int:
         if names and plan.name not in names:
             continue
         print(f"{plan.title}: {plan.minutes} minutes", flush=True)
-        for row in (row for row in plan.rows if row.lesson):
+        for row in plans.in_kernels(plan):
             try:
                 run(row)
                 said = "runs"

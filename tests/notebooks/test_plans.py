@@ -16,10 +16,13 @@ def test_the_minutes_of_each_row_are_enough_and_not_twice_too_many():
         assert needed(row) <= row.minutes <= 2 * needed(row) + 60 * free, (name, needed(row))
 
 
+KERNELS = {f"{plan.name}, {row.lesson}": row for plan in plans.plans() for row in plans.in_kernels(plan)}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ROWS)
-def test_the_cells_of_a_row_run_in_their_order_in_a_fresh_kernel_without_the_others(name):
-    run(ROWS[name])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_cells_of_a_plan_run_in_their_order_in_a_fresh_kernel_without_the_others(name):
+    run(KERNELS[name])
 
 
 def test_a_heading_that_a_lesson_does_not_have_is_named():
