@@ -33,7 +33,18 @@ def is_readers(file: str, function: str) -> bool:
 
 @functools.cache
 def _is_readers_file(file: str) -> bool:
-    return in_cell(file) or not os.path.abspath(file).startswith((*_installed(), *_hidden()))
+    path = os.path.abspath(file)
+    return in_cell(file) or os.path.dirname(path) == _program() or not path.startswith((*_installed(), *_hidden()))
+
+
+def _program() -> str:
+    """Return the folder of the file that Python runs as a program, "" for none: it is no library where it is installed.
+
+    `python -m package` runs a package, and that stays one.
+    """
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    return os.path.dirname(os.path.abspath(file)) if file and getattr(main, "__spec__", None) is None else ""
 
 
 def _hidden() -> tuple[str, ...]:
