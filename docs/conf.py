@@ -52,6 +52,7 @@ html_theme_options = {
     "home_page_in_toc": False,
     "max_navbar_depth": 1,  # the list of pages names no headings: without it each page copies all of them first
     "navigation_with_keys": True,
+    "navbar_persistent": [],  # the list of pages has the search field
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
