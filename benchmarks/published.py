@@ -7,8 +7,10 @@
 
 Measured: images a second, times of a step or of an operator, bandwidths, each with its address in
 engines/simgpu/simgpu/clock/published.json; there all are in ms. Predicted: the same programs (`benchmarks.programs`) on
-tensors without memory, as a forecast prices them. Each row has the regime of its prediction (`simgpu.evidence`), from
-which the labels of all simulated times are made. What runs on several GPUs is predicted by `benchmarks.cluster`.
+tensors without memory, as a forecast prices them, on a host that takes 5 µs for a launch and no more: these rows
+say how well GPUs are priced, and `benchmarks.hosts` how well hosts are. Each row has the regime of its prediction
+(`simgpu.evidence`), from which the labels of all simulated times are made. What runs on several GPUs is predicted by
+`benchmarks.cluster`.
 
 Rows that a constant of the clock was chosen by are marked (`fitted`) and count in no figure:
 - the shares of `simgpu.Costs`: half of timm's models on the RTX 4090;
@@ -60,14 +62,14 @@ def predict(table: dict[str, Any], row: list, known: dict[str, simgpu.Forecast])
         known[key] = ahead = programs.forecast(table, name, size, batch)
         if isinstance(ahead, simgpu.CompiledForecast):
             known[_key({**table, "compiled": False}, row)] = ahead.eager
-    found = known[key].on(card)
+    found = known[key].on(card, host="launch call")
     times_ms = 1e3 * found.total_s
     if table["programs"] in ("product", "copy", "times"):
         times_ms /= programs.ROW
     if table.get("copies"):
         nbytes = batch * 3 * size**2 * (2 if table["format"] == "half" else 4)
         times_ms += rates.copy_ns(nbytes, pinned=False) / MS
-    return _digits(times_ms), found.evidence.regime
+    return _digits(times_ms), evidence.regime(found.records, found.ranks)
 
 
 def predict_eager(table: dict[str, Any], row: list, known: dict[str, simgpu.Forecast]) -> float:

@@ -43,13 +43,17 @@ class Spent:
 
 
 def spend(floor: Floor, call: Callable[[], Any]) -> Spent:
-    """Run `call` on the simulated GPU and return what it took."""
+    """Run `call` on the simulated GPU and return what it took, on a host that only launches."""
     torch.get_device_module("sim").synchronize()
-    begin_ms = simgpu.clock_ms()
-    with _no_collection(), floor.memory.fresh_peak(), simgpu.timeline() as seen:
-        value = call()
-        torch.get_device_module("sim").synchronize()
-        peak_bytes = floor.memory.peak_bytes - floor.bytes
+    begin_ms, host = simgpu.clock_ms(), simgpu.settings().host
+    simgpu.configure(host="launch call")
+    try:
+        with _no_collection(), floor.memory.fresh_peak(), simgpu.timeline() as seen:
+            value = call()
+            torch.get_device_module("sim").synchronize()
+            peak_bytes = floor.memory.peak_bytes - floor.bytes
+    finally:
+        simgpu.configure(host=host)
     flops = sum(record.flops for record in seen.records if record.kind == "kernel")
     return Spent(value, peak_bytes, simgpu.clock_ms() - begin_ms, flops)
 

@@ -192,7 +192,9 @@ _WAITS = {
 
 
 def _step_of(cause: str, size: int, work: int) -> simgpu.Timeline:
-    """Return the timeline of three steps that wait for `cause`."""
+    """Return the timeline of three steps that wait for `cause`, on a host that only launches."""
+    before = simgpu.settings().host
+    simgpu.configure(host="launch call")
     device = torch.device("sim", 0)
     x, host = torch.ones(size, size, device=device), torch.ones(size, size)
     simulated = torch.get_device_module(device)
@@ -215,6 +217,7 @@ def _step_of(cause: str, size: int, work: int) -> simgpu.Timeline:
                 for _ in range(work):
                     y = y @ x
         simulated.synchronize()
+    simgpu.configure(host=before)
     return timeline
 
 

@@ -312,7 +312,7 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
     gc.collect()
     gc.freeze()  # the next collection does not look again at all that was imported
     simgpu.reset()
-    simgpu.configure(spec=spec)
+    simgpu.configure(spec=spec, host="launch call")  # so that times follow from the counts beside them
     with programs.untouched(case):
         model, optimizer = trial.made(case, device)
         case.run("train", model, optimizer, trial.text, trial.warm_up, device)
@@ -332,7 +332,7 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
         "copies": len(copies) / steps,
         "copied_bytes": sum(record.nbytes for record in copies) / steps,
         "peak_mib": torch.get_device_module("sim").max_memory_allocated(device) / 2**20,
-        "regime": simgpu.evidence.regime(record for one in both for record in one.records),
+        "regime": simgpu.evidence.of([record for one in both for record in one.records], training.machine).regime,
     }
     return Run(losses, weights, loss, training, reading, costs)
 

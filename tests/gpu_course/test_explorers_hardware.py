@@ -13,7 +13,7 @@ def test_a_transfer_is_latency_and_bytes_over_the_rate_in_every_setting():
     for setting in settings(transfer.explore()):
         t = transfer.transfer(**setting)
         rate = gpus.get(setting["gpu"]).bus_gbps * 1e9 * (1 if setting["pinned"] else 0.5)
-        assert t.total_s == pytest.approx(setting["pieces"] * 15e-6 + setting["nbytes"] / rate)
+        assert t.total_s == pytest.approx(setting["pieces"] * 22e-6 + setting["nbytes"] / rate)
         assert 0 < t.reached_gbps < t.rate_gbps
         assert t.total_s >= transfer.transfer(**{**setting, "pieces": 1}).total_s
         assert t.total_s >= transfer.transfer(**{**setting, "pinned": True}).total_s
@@ -21,7 +21,7 @@ def test_a_transfer_is_latency_and_bytes_over_the_rate_in_every_setting():
 
 def test_the_constants_are_those_of_the_simulated_gpu():
     costs = simgpu.Costs()
-    assert (simgpu.hosts.DEFAULT.launch_ns + costs.copy_ns) * 1e-9 == pytest.approx(transfer.LATENCY_S)
+    assert (simgpu.hosts.DEFAULT.price_ns("copy") + costs.copy_ns) * 1e-9 == pytest.approx(transfer.LATENCY_S)
     assert costs.pageable_share == transfer.PAGEABLE_SHARE
 
 
@@ -39,7 +39,7 @@ def test_the_picture_of_a_transfer_shows_predicted_live_and_recorded_curves_each
     known = next(line for label, line in lines.items() if "recorded on A GPU, 2026-01-02" in label)
     assert [line.get_linestyle() for line in (predicted, live, known)] == [":", "-", "--"]
     for x, y in predicted.get_xydata():
-        assert y == pytest.approx(x / (15e-6 + x / 15.75e9) / 1e9)
+        assert y == pytest.approx(x / (22e-6 + x / 15.75e9) / 1e9)
     assert list(live.get_ydata()) == pytest.approx([2**10 / 2e-5 / 1e9, 2**20 / 2e-4 / 1e9])
     assert list(lines["this transfer"].get_xdata()) == [2**20]
     assert [bar.get_height() for bar in parts.patches] == pytest.approx(

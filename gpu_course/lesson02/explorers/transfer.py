@@ -11,7 +11,7 @@ from gpu_course.explorers import Choice, Explorer, Slider, Switch
 __all__ = ["Transfer", "explore", "transfer"]
 
 _ASSUMED = simgpu.Costs()  # of the simulated GPU's clock
-LATENCY_S = (simgpu.hosts.DEFAULT.launch_ns + _ASSUMED.copy_ns) * 1e-9  # of a copy that the host waits for
+LATENCY_S = (simgpu.hosts.DEFAULT.price_ns("copy") + _ASSUMED.copy_ns) * 1e-9  # of a copy that the host waits for
 PAGEABLE_SHARE = _ASSUMED.pageable_share  # of the bus rate, from pageable memory
 
 KEY = "02.transfer_bandwidth"  # under which lesson 02 records its curves

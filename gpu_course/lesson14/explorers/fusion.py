@@ -12,21 +12,26 @@ __all__ = ["PRODUCTS", "WIDTH", "Fusion", "explore", "fusion"]
 WIDTH = 4096  # numbers in a row: a product is (rows, WIDTH) by (WIDTH, WIDTH)
 NUMBER_BYTES = 2  # float16
 PRODUCTS = ("no product", "a product at the end", "a product in the middle")
-LAUNCH_S = simgpu.hosts.DEFAULT.launch_ns * 1e-9
+OPERATOR_S, PRODUCT_S, KERNEL_S = (
+    simgpu.hosts.DEFAULT.price_ns(name) * 1e-9 for name in ("light", "library", "launch")
+)  # of the host: for an element-wise operator, for a product, for a kernel without an operator around it
 _KINDS = "memory", "product", "launch"
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to run the chain: how many kernels, the bytes that they move, and the three times that compete."""
+    """One way to run the chain: how many kernels, the bytes that they move, and the three times that compete.
+
+    `launch_s` is how long the host takes to hand them over.
+    """
 
     kernels: int
     launches: int
     nbytes: int
     memory_s: float
     product_s: float
+    launch_s: float
 
-    launch_s = property(lambda self: self.launches * LAUNCH_S, doc="How long the host takes for its launches.")
     work_s = property(lambda self: self.memory_s + self.product_s, doc="How long the GPU works.")
     total_s = property(lambda self: max(self.launch_s, self.work_s), doc="The host works ahead: the longer counts.")
 
@@ -56,12 +61,15 @@ def fusion(*, operators: int, rows: int, product: str, gpu: str, graph: bool) ->
     flops = 2 * rows * WIDTH * WIDTH * one
     product_s = max(product_bytes / (card.bandwidth_gbps * 1e9), flops / (card.peak_tflops["fp16"] * 1e12))
 
-    def way(kernels: int, launches: int) -> Way:
+    def way(kernels: int, launches: int, launch_s: float) -> Way:
         nbytes = 2 * array * kernels  # each kernel reads the array and writes it
         memory_s = nbytes / (card.bandwidth_gbps * 1e9)
-        return Way(kernels + one, launches, nbytes + product_bytes, memory_s, product_s)
+        return Way(kernels + one, launches, nbytes + product_bytes, memory_s, product_s, launch_s)
 
-    return Fusion(operators, gpu, way(operators, operators + one), way(pieces, 1 if graph else pieces + one))
+    separate = way(operators, operators + one, operators * OPERATOR_S + one * PRODUCT_S)
+    # generated code calls the library for a product, without autograd around it
+    fused = way(pieces, 1, KERNEL_S) if graph else way(pieces, pieces + one, pieces * KERNEL_S + one * OPERATOR_S)
+    return Fusion(operators, gpu, separate, fused)
 
 
 def describe(found: Fusion) -> str:
@@ -73,8 +81,8 @@ def describe(found: Fusion) -> str:
         f"{_kernels(separate)} move {plots.bytes_text(separate.nbytes)} in {plots.seconds_text(separate.total_s)}; "
         f"compiled, {_kernels(fused)} move {plots.bytes_text(fused.nbytes)} in {plots.seconds_text(fused.total_s)}, "
         f"with {fused.launches} launch{'es' if fused.launches > 1 else ''}: {found.gain:.2f} times as fast. What then "
-        f"takes longest: {longest}. Predicted from the data sheet of the {found.gpu}; {LAUNCH_S * 1e6:g} µs a launch "
-        "is assumed."
+        f"takes longest: {longest}. Predicted from the data sheet of the {found.gpu}; a host is assumed that "
+        f"takes {OPERATOR_S * 1e6:.0f} µs for an operator and {KERNEL_S * 1e6:.0f} for a kernel alone."
     )
 
 
@@ -101,7 +109,7 @@ def explore() -> Explorer:
     """Return the explorer of lesson 14 for fusion."""
     controls = [
         Slider("operators", "Element-wise operators", (1, 2, 3, 4, 6, 8, 12, 16), 8),
-        Slider("rows", "Rows of 4,096 numbers", (1, 16, 256, 1024, 4096, 16384), 4096),
+        Slider("rows", "Rows of 4,096 numbers", (1, 16, 256, 1024, 4096, 16384), 16384),
         Choice("product", "Matrix product", PRODUCTS, PRODUCTS[2]),
         Choice("gpu", "GPU", ("T4", "RTX 4090", "H100 SXM"), "T4"),
         Switch("graph", "One CUDA graph", False),

@@ -5,6 +5,7 @@ Times in it are microseconds; the three digits behind the point keep whole nanos
 """
 
 import json
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -78,9 +79,18 @@ def _nccl(name: str) -> str:
 
 def _all_events(timeline: Any, records: list[Record]) -> list[Event]:
     """Return the events of records, and those of the phases, ranges and queues of their timeline."""
-    events = [event for record in records for event in _events(record)]
+    edges = sorted(edge for record in timeline.select("range") for edge in (record.start_ns, record.end_ns))
+    events = [event for record in records for event in _events(_within_its_range(record, edges))]
     events += [_phase(row, phase) for row in timeline.rows for phase in timeline.phases(row)]
     return events + _ranges(timeline) + [event for row in timeline.rows for event in _queue(timeline, row)]
+
+
+def _within_its_range(record: Record, edges: list[int]) -> Record:
+    """Return a record, a launch from the last of `edges` before its end on: ranges hold whole calls."""
+    place = bisect_left(edges, record.end_ns)
+    if record.kind != "launch" or not place or edges[place - 1] <= record.start_ns:
+        return record
+    return replace(record, start_ns=edges[place - 1])
 
 
 def _file(timeline: Any, distributed: dict[str, Any], tracks: list[Event], events: list[Event]) -> str:

@@ -3,6 +3,9 @@
 `published.json` has the runs, each with its address, what the clock predicts and the regime of that prediction;
 `python -m benchmarks.published` makes them. A simulated time carries the figure of its own regime, and no other
 (`Evidence`). Runs that a constant of the clock was chosen by are marked, and count in no figure.
+
+Predicted is what the GPU takes, with a host that takes a launch and no more: it hides behind the GPU's work, but for
+short operators. Of these the figure is another one, by what is known of their host (`HOSTS`).
 """
 
 import functools
@@ -35,7 +38,7 @@ REGIMES = {  # in the order in which they are looked for, as they stand in a lab
     "several GPUs": "on several GPUs",
     "host work": "where the host's own work, such as reading input, takes most of the time",
     "compiled": "for compiled models",
-    "short operators": "for operators below 40 µs, where launches decide (assumed: 5 µs each)",
+    "short operators": "for operators below 40 µs, with 5 µs a launch and no more of the host",
     "copies over the bus": "for copies over the bus",
     "power": "for products that the card's power limit slows down",
     "products": "for matrix products alone",
@@ -44,12 +47,12 @@ REGIMES = {  # in the order in which they are looked for, as they stand in a lab
     "inference": "for inference",
 }
 HOSTS = {  # what is known of the host of a program that it decides: what a figure is for
-    "unknown": "the host is assumed: the median of other hosts",
+    "unknown": "the host is assumed: a server, chosen by traces of other hosts",
     "its other models": "the host is known from other programs that were measured on it",
     "one step of this program": "one step of the program was measured on it, with another batch",
     "one step of another program": "one step of another program was measured on it",
 }
-_BY_HOST = {  # regimes of programs that another host than the default one decides: the situation, and the words
+_BY_HOST = {  # of programs that their host decides: the situation, and the words
     "host assumed": ("unknown", "where the host decides, which is assumed within a factor of 2"),
     "host measured": ("one step of another program", "where the host decides, which one of its programs told"),
 }
@@ -129,7 +132,7 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
         return "host work"
     if written:
         return "compiled"
-    if busy < SHORT_NS * operators or not operators:
+    if busy < max(SHORT_NS * operators, total["launch"]) or not operators:
         return "short operators"
     if total["copy"] > total["kernel"]:
         return "copies over the bus"
@@ -144,10 +147,11 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
 
 def of(records: Iterable[Record], machine: Machine, ranks: int = 1) -> Evidence:
     """Return what is known of the error of these records, simulated on `machine`."""
-    if machine.usual:
-        return of_regime(regime(records, ranks), machine.gpu.name)
-    if not machine.usual_costs or machine.host.only_launches or regime(records, ranks) != "short operators":
+    found = regime(records, ranks)
+    if not machine.usual_costs or (found == "short operators" and machine.host.only_launches):
         return of_regime(OTHER_COSTS, machine.gpu.name)
+    if found != "short operators":
+        return of_regime(found, machine.gpu.name)
     return of_host("host assumed" if machine.host in hosts.ALL else "host measured", machine.gpu.name)
 
 
@@ -159,7 +163,9 @@ def of_host(name: str, gpu: str = "") -> Evidence:
 
 
 def of_regime(name: str, gpu: str = "") -> Evidence:
-    """Return what is known of the error of times of a regime, one of `REGIMES`, on a row of `gpus`."""
+    """Return what is known of the error of times of a regime on a row of `gpus`, one of `REGIMES` or of `of_host`."""
+    if name in _BY_HOST:
+        return of_host(name, gpu)
     figure = _stored()["figures"].get(name)
     if figure is None:
         return Evidence(name, gpu)

@@ -182,8 +182,9 @@ def _kernel(one: inductor.Lowered) -> CompiledKernel:
         inputs = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(call.result) if isinstance(leaf, torch.Tensor)]
         cost = price(plan, inputs, outputs, call.args, call.kwargs, call.result)
-        cost = replace(cost, host="light")  # called by generated code, without autograd and autocast around it
+        cost = replace(
+            cost, host="light", tensors=0
+        )  # called by generated code, without autograd and autocast around it
     lines = tuple(f"{Path(file).name}:{line}" for file, _, line in (text.rpartition(":") for text in one.lines))
-    cost = replace(cost, host="launch", tensors=0)  # no operator is around it
     nbytes = cost.nbytes + cost.extra_bytes
     return CompiledKernel(one.name, one.operators, one.library, one.backward, nbytes, cost.flops, lines, cost)

@@ -291,7 +291,7 @@ def _finished(raw: list[Record], begin: int, first: int) -> list[Record]:
     for r in raw:
         phase, line, number = r.phase, r.line, r.number and r.number - first
         if r.kind == "launch":
-            if not r.name.startswith("copy ") and any(start <= r.start_ns < end for start, end in steps):
+            if not r.name.startswith("copy ") and any(start < r.end_ns <= end for start, end in steps):
                 phase = "optimizer step"
             launches[number] = phase, line
         elif number:

@@ -263,7 +263,7 @@ def _spin(cycles: int) -> None:
     """Keep the current stream busy for this many cycles, to within the least time of a kernel."""
     clock = state.world.clock
     kernels = math.ceil(cycles * 1000 / _SPIN_MHZ / max(1, clock.rates.costs.kernel_ns))
-    clock.kernel(state.world.current, "spin_kernel", Cost(0, 0, steps=max(1, kernels)))
+    clock.kernel(state.world.current, "spin_kernel", Cost(0, 0, steps=max(1, kernels), host="launch"))
 
 
 def _set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:

@@ -69,10 +69,12 @@ class Recorder(Meter, composite.Mode):
             with self:
                 return composite.take_apart(func, args, kwargs)
         result = func(*args, **kwargs)
-        if not func.is_view and not plan.row.memory_only and plan.name != "lift_fresh":
+        if plan.row.memory_only or plan.name == "lift_fresh":
+            return result
+        if func.is_view:
+            self.log.called("view")
+        else:
             self._add(plan, args, kwargs, result)
-        elif func.is_view or plan.row.memory_only:
-            self.log.called("view")  # an allocation takes the host no longer
         return result
 
     def _add(self, plan: Plan, args: Args, kwargs: Kwargs, result: Any) -> None:

@@ -33,11 +33,6 @@ class Machine:
         return Rates(self.gpu, self.costs)
 
     @property
-    def usual(self) -> bool:
-        """Whether its times were compared with published ones: they were with the default host and costs."""
-        return self.host == hosts.DEFAULT and self.usual_costs
-
-    @property
     def usual_costs(self) -> bool:
         """Whether the costs of the GPU are those that were compared with published times."""
         return self.costs == Costs()

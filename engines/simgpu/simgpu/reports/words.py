@@ -154,7 +154,9 @@ _RELIEFS: dict[str, dict[str, Any]] = {  # what takes work from the host
 def host_sentence(report: Values) -> str:
     """Say how busy host and GPU are in a step, on which host, and what would help most."""
     busy = min(sum(report.host.values()) / report.step_time, 1.0)
-    said = f"The host is busy for {busy:.0%} of a step, the GPU for {report.busy:.0%}. {report.basis.machine.host}"
+    host = report.basis.machine.host
+    per = f"{host.operator_us:g} µs for {'a launch' if host.only_launches else 'an operator of a library'}"
+    said = f"The host is busy for {busy:.0%} of a step, the GPU for {report.busy:.0%}. It takes {per} ({host.name})"
     times = {name: report.what_if(**setting).step_time for name, setting in _RELIEFS.items()}
     best = min(times, key=times.__getitem__)
     if times[best] > 0.95 * report.step_time:
