@@ -59,14 +59,13 @@ def averaged(call: Callable, kinds: tuple[Callable[[], nn.Module], ...]) -> list
 def watched(model: nn.Module, work: Callable[[], Call]) -> dict[str, Any]:
     """Return what `work` returned and what it did with the gradients, the weights and `requires_grad` of `model`.
 
-    `after` holds the gradients then, `held` what the memory of the gradients before holds then.
+    `after` holds the gradients then, `held` what the tensors that were the gradients before hold then.
     """
     before, gradients = copy.deepcopy(model), _gradients(model)
-    given = {name: parameter.grad for name, parameter in model.named_parameters()}
-    memory = {name: None if gradient is None else gradient.detach() for name, gradient in given.items()}
+    tensors = {name: parameter.grad for name, parameter in model.named_parameters()}
     done, pairs = work(), list(zip(before.parameters(), model.parameters(), strict=True))
     return {
-        "call": done, "before": gradients, "after": _gradients(model), "held": copy.deepcopy(memory),
+        "call": done, "before": gradients, "after": _gradients(model), "held": copy.deepcopy(tensors),
         "weights": any(not torch.equal(one, other) for one, other in pairs),
         "unfrozen": any(one.requires_grad != other.requires_grad for one, other in pairs),
     }  # fmt: skip
