@@ -286,8 +286,8 @@ class ErrorBar(tables.Table):
     @property
     def deciles(self) -> tuple[float, float]:
         """Predicted over measured time: 10 % of the runs lie below the first ratio, 10 % above the second."""
-        found = statistics.quantiles((run.ratio for run in self.runs), n=10, method="inclusive")
-        return found[0], found[-1]
+        cuts = statistics.quantiles((run.ratio for run in self.runs), n=10, method="inclusive")
+        return cuts[0], cuts[-1]
 
     @property
     def rank_correlation(self) -> float:
@@ -307,19 +307,19 @@ class ErrorBar(tables.Table):
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """Return for each regime what its label says: `runs`, `gpus`, `median` and `bias`, of runs not fitted to."""
-        found = {}
+        result = {}
         for name, part in self._by_regime():
             if part.runs:
                 median, bias = round(part.median_error, 3), round(part.bias, 3)
-                found[name] = {"runs": len(part.runs), "gpus": list(part.gpus), "median": median, "bias": bias}
-        return found
+                result[name] = {"runs": len(part.runs), "gpus": list(part.gpus), "median": median, "bias": bias}
+        return result
 
     def by_gpu(self) -> list[tuple[str, str, "ErrorBar"]]:
         """Return (regime, GPU, bar) for each of both that has runs not fitted to."""
-        found = []
+        parts = []
         for name, part in self._by_regime():
-            found += [(name, gpu, part.where(lambda run, gpu=gpu: run.gpu == gpu)) for gpu in part.gpus]
-        return found
+            parts += [(name, gpu, part.where(lambda run, gpu=gpu: run.gpu == gpu)) for gpu in part.gpus]
+        return parts
 
     head = ("regime", "runs", "GPUs", "median error", "bias", "80 % from", "to")
     right = (1, 2, 3, 4, 5, 6)

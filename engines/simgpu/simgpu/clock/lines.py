@@ -62,16 +62,16 @@ def rows(parts: Iterable[Part], steps: int = 1) -> list[Row]:
     groups: dict[str, list[Part]] = defaultdict(list)
     for part in parts:
         groups[part.line].append(part)
-    found = []
-    for place, group in groups.items():
+    result = []
+    for line, group in groups.items():
         seconds, nbytes = sum(part.seconds for part in group), sum(part.bytes for part in group)
         causes: dict[str, float] = defaultdict(float)
         for part in group:
             causes[part.cause] += part.seconds
         cause = max(causes, key=causes.__getitem__)
         sizes = seconds / steps, len(group) / steps, nbytes / steps
-        found.append(Row(*Line.of(place).parts, *sizes, cause))
-    return sorted(found, key=lambda row: (-row.seconds, -row.bytes, -row.count))
+        result.append(Row(*Line.of(line).parts, *sizes, cause))
+    return sorted(result, key=lambda row: (-row.seconds, -row.bytes, -row.count))
 
 
 @dataclass(frozen=True)

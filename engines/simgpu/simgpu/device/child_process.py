@@ -51,13 +51,13 @@ def run_in_child(
         printed, errors = (_text(file.with_suffix(kind)) for kind in (".out", ".err"))
         if status:
             raise Unavailable((errors.strip().splitlines() or [f"exit status {status}"])[-1])
-        outcome, found = pickle.loads(file.read_bytes())
+        outcome, value = pickle.loads(file.read_bytes())
     print(printed, end="")
     if outcome == "unavailable":
-        raise Unavailable(found)
+        raise Unavailable(value)
     if outcome == "raised":
-        raise RuntimeError(f"on the simulated GPU of a child process {found}")
-    return pickle.loads(found)
+        raise RuntimeError(f"on the simulated GPU of a child process {value}")
+    return pickle.loads(value)
 
 
 def _finished(file: Path, wait: Callable[[subprocess.Popen[bytes]], object]) -> int:
@@ -110,15 +110,15 @@ def sources(fn: Any) -> dict[str, list[str]]:
     lines: dict[str, list[str]] = {}
     waiting, seen = [fn], set()
     while waiting:
-        one = waiting.pop()
+        function = waiting.pop()
         try:
-            file = inspect.getsourcefile(one) or inspect.getfile(one)
+            file = inspect.getsourcefile(function) or inspect.getfile(function)
         except TypeError:
             continue
         lines[file] = linecache.getlines(file)
-        seen.add(one)
-        known = getattr(one, "__globals__", {})
-        called = (known.get(name) for name in _names_in(getattr(one, "__code__", None)))
+        seen.add(function)
+        known = getattr(function, "__globals__", {})
+        called = (known.get(name) for name in _names_in(getattr(function, "__code__", None)))
         waiting += [f for f in called if inspect.isfunction(f) and f.__module__ == "__main__" and f not in seen]
     return lines
 

@@ -39,11 +39,11 @@ def collective(func: Operator, args: Args) -> tuple[str, int] | None:
     """Return the name of a collective and the bytes of this rank's own part; None where `func` is none."""
     name = _FORMS.sub("", func._overloadpacket.__name__.strip("_"))
     functional = func.namespace != "c10d"
-    found = _COLLECTIVES.get(re.sub("^all_", "all", name).replace("allto_", "allto") if functional else name)
-    if found is None:
+    known = _COLLECTIVES.get(re.sub("^all_", "all", name).replace("allto_", "allto") if functional else name)
+    if known is None:
         return None
-    place = 0 if functional and found[1] is not None else found[1]
-    return found[0], 0 if place is None else _bytes(args[place])
+    index = 0 if functional and known[1] is not None else known[1]
+    return known[0], 0 if index is None else _bytes(args[index])
 
 
 def load(func: Operator, args: Args, result: Any) -> int:

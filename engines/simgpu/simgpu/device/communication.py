@@ -249,20 +249,20 @@ def _pass_on(result: Any, message: tuple[str, int], args: Args, group: Any, laun
     ranks = [dist.get_global_rank(group, me), there]
     queue = ("to" if sends else "from", group.group_name, there)
     name = f"send to {there}" if sends else f"receive from {there}"
-    found: list[int] = []
+    ends: list[int] = []
     before = _last.get(queue)
 
     def done(limit: datetime.timedelta | None = None) -> int:
         nonlocal before
-        if not found:
+        if not ends:
             if before is not None:
                 before()
             before = None
             for part in (real, tell, hear):
                 part.wait(*([limit] if limit else []))
-            found.append(state.world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(theirs), index=index))
+            ends.append(state.world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(theirs), index=index))
             _open.pop(id(done), None)
-        return found[0]
+        return ends[0]
 
     _last[queue], _open[id(done)] = done, (done, f"{name}, {launch.line}")
     return Work(lambda: _hold(index, done()), lambda: done() <= state.world.clock.host_ns).boxed()

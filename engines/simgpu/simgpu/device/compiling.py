@@ -84,13 +84,13 @@ class _Graph:
         formats = tuple(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in ("cuda", "sim"))
         key = torch.is_grad_enabled(), formats, tuple(map(_like, inputs))
         if key not in self._known:
-            self._known[key] = found = compiled.kernels_of(self._graph, inputs)
+            self._known[key] = graph = compiled.kernels_of(self._graph, inputs)
             metrics = sys.modules.get("torch._inductor.metrics")
             if metrics is not None:  # PyTorch's own counter
-                metrics.generated_kernel_count += sum(not one.library for one in found.kernels)
-            if found.error and not _is_flex(self._graph):
+                metrics.generated_kernel_count += sum(not one.library for one in graph.kernels)
+            if graph.error and not _is_flex(self._graph):
                 words = (
-                    f"a compiled graph is charged as if it were not compiled, its kernels are not known: {found.error}"
+                    f"a compiled graph is charged as if it were not compiled, its kernels are not known: {graph.error}"
                 )
                 warnings.warn(words, stacklevel=3)
         return self._known[key].kernels

@@ -83,8 +83,8 @@ def _on_meta(operator: Operator, ours: Callable[..., Any], original: Any, keys: 
     if not isinstance(keys, torch._C.DispatchKeySet):
         # Under a fake mode PyTorch looks a Python kernel up by name, and finds ours, without keys, in place of its own
         return TORCH._decomp.meta_table[operator](keys, *args, **kwargs)
-    found = ours(operator, args, kwargs)
-    return original.call_boxed(keys, *args, **kwargs) if found is NotImplemented else found
+    result = ours(operator, args, kwargs)
+    return original.call_boxed(keys, *args, **kwargs) if result is NotImplemented else result
 
 
 def _make_meta(operator: Operator, args: Args, kwargs: Kwargs) -> Any:

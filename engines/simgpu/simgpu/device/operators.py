@@ -45,8 +45,8 @@ class Plan:
         self.special = communication.run if talks else _SPECIAL.get(func)
         if row.cpu_alone:
             self.special = _refuse
-        written = [(place, a) for place, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
-        self.mutates = tuple(a.name if a.kwarg_only else place for place, a in written)
+        written = [(index, a) for index, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
+        self.mutates = tuple(a.name if a.kwarg_only else index for index, a in written)
         self._flops = flops.formula_of(func)
         self.library = takes_host_long(name)
         self.waits_by_call = row.waits if callable(row.waits) else None

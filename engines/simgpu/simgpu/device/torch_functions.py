@@ -207,8 +207,8 @@ def _clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def _location(storage: Any) -> str | None:
-    place = _device_of_storage(storage)
-    return str(place) if device_kind.is_ours(place) else None
+    device = _device_of_storage(storage)
+    return str(device) if device_kind.is_ours(device) else None
 
 
 def _of_file(location: str) -> int:
@@ -343,11 +343,11 @@ def _new_lazy(make: Callable[..., Any]) -> Any:
     @wraps(make)
     def new(cls: type[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
         kwargs |= dict(zip(("requires_grad", "device", "dtype"), args, strict=False))
-        place = torch.empty(0, device=kwargs.get("device"))
-        if type(place) is not SimTensor:
+        sample = torch.empty(0, device=kwargs.get("device"))
+        if type(sample) is not SimTensor:
             return make(cls, **kwargs)
         made = make(cls, **kwargs | {"device": "cpu"})
-        made.sim_index = place._index
+        made.sim_index = sample._index
         return made
 
     return staticmethod(new)
@@ -370,10 +370,10 @@ _materialize_plain = _Lazy.materialize
 def _materialize(
     self: Any, shape: Sequence[int], device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> None:
-    place = torch.empty(0, device=self.device if device is None else device)
-    if type(place) is not SimTensor:
+    sample = torch.empty(0, device=self.device if device is None else device)
+    if type(sample) is not SimTensor:
         return _materialize_plain(self, shape, device, dtype)
-    new = torch.empty(shape, device=place.device, dtype=dtype or self.dtype)
+    new = torch.empty(shape, device=sample.device, dtype=dtype or self.dtype)
     needed = self.requires_grad
     _materialize_plain(self, shape, "cpu", dtype)  # its class is that of a tensor now
     torch.utils.swap_tensors(self, torch.nn.Parameter(new, needed) if isinstance(self, torch.nn.Parameter) else new)

@@ -202,8 +202,8 @@ def _set_fraction(fraction: float, device: Device = None) -> None:
 
 def fraction(device: Device = None) -> float:
     """Return the share of the capacity that PyTorch may reserve."""
-    found = _cache(device).fraction
-    return 1.0 if found is None else found
+    share = _cache(device).fraction
+    return 1.0 if share is None else share
 
 
 def _record_history(

@@ -24,8 +24,8 @@ class _Kind(type):
 
 def replace(put: Replacements) -> None:
     """Let `torch.device` read a bare number as the index of a GPU of CUDA."""
-    place = id(torch.device) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # of an object's type, in C
-    where = ctypes.c_void_p.from_address(place)
+    address = id(torch.device) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # of an object's type, in C
+    where = ctypes.c_void_p.from_address(address)
     if where.value != id(type):
         return  # another kind of Python: there torch.device(0) says sim:0
     put.call(setattr, where, "value", id(type))

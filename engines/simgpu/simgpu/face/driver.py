@@ -207,8 +207,8 @@ class _Count:
         """Return how many there are by CUDA_VISIBLE_DEVICES, where a program has set it."""
         if os.environ.get("CUDA_VISIBLE_DEVICES", "") == self._before:
             return self._count
-        found = torch.cuda._parse_visible_devices()
-        return sum(1 for index in found if isinstance(index, int) and index < self._count)
+        parsed = torch.cuda._parse_visible_devices()
+        return sum(1 for index in parsed if isinstance(index, int) and index < self._count)
 
 
 def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:

@@ -46,10 +46,10 @@ def _by_way_of_the_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(plain)
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        place = lead(map_location)
-        if not isinstance(place, torch.device) or place.type != "sim":
+        location = lead(map_location)
+        if not isinstance(location, torch.device) or location.type != "sim":
             return plain(f, map_location, *args, **kwargs)
-        return plain(f, "cpu", *args, **kwargs).to(place)
+        return plain(f, "cpu", *args, **kwargs).to(location)
 
     return load
 

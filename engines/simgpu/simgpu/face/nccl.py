@@ -61,11 +61,11 @@ def _is_contiguous(tensor: torch.Tensor) -> bool:
 def _compare_gpus(group: dist.ProcessGroup, index: int) -> None:
     """Let the ranks of a group tell each other on which GPU they are. Raises where two are on the same."""
     mine = torch.tensor([_machine(), _physical(index)])
-    found = [torch.zeros_like(mine) for _ in range(group.size())]
+    gpus = [torch.zeros_like(mine) for _ in range(group.size())]
     with communication.carrying():
-        group.allgather([found], [mine]).wait()
+        group.allgather([gpus], [mine]).wait()
     me = group.rank()
-    for rank, theirs in enumerate(found):
+    for rank, theirs in enumerate(gpus):
         if rank != me and torch.equal(theirs, mine):
             raise dist.DistBackendError(
                 "NCCL error in: torch/csrc/distributed/c10d/NCCLUtils.cpp, invalid usage (run with NCCL_DEBUG=WARN for "

@@ -30,8 +30,8 @@ def _scatter(
 
 def _gather(tensors: Sequence[torch.Tensor], dim: int, device: int | None = None) -> torch.Tensor:
     """Return the tensors as one, on GPU `device`: the current one where it is None, the CPU where it is -1."""
-    place = torch.device("cpu") if device == -1 else torch.device("cuda", device) if device is not None else "cuda"
-    return torch.cat([tensor.to(place) for tensor in tensors], dim)
+    target = torch.device("cpu") if device == -1 else torch.device("cuda", device) if device is not None else "cuda"
+    return torch.cat([tensor.to(target) for tensor in tensors], dim)
 
 
 def _broadcast(tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:

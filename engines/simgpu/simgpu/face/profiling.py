@@ -82,14 +82,14 @@ def _end(self: Any, plain: Callable[..., Any], *error: Any) -> Any:
 
 
 def _parse(self: Any, plain: Callable[..., list[FunctionEvent]], *args: Any, **kwargs: Any) -> list[FunctionEvent]:
-    found = plain(self, *args, **kwargs)
+    events = plain(self, *args, **kwargs)
     if _sees_gpus(self):
         self.use_device = "cuda"
         work = [record for record in self._records if record.kind in ("kernel", "copy")]
-        _give_to_operators(found, work)
-        found = found if self._shows_host else []
-        found += [_row(record, self._start_ns, number) for number, record in enumerate(work, len(found))]
-    return found
+        _give_to_operators(events, work)
+        events = events if self._shows_host else []
+        events += [_row(record, self._start_ns, number) for number, record in enumerate(work, len(events))]
+    return events
 
 
 def _export(self: Any, plain: Callable[..., None], path: str, *more: Any) -> None:

@@ -79,10 +79,10 @@ def _run(program: Callable[[command_line.Session], None], wished: command_line.W
 
 def _of_program(trace: TracebackType | None) -> TracebackType | None:
     """Return the part of a traceback below this module and `runpy`; the whole where there is none."""
-    ours, found = {__file__, runpy.__file__}, trace
-    while found is not None:
-        file = found.tb_frame.f_code.co_filename
+    ours, entry = {__file__, runpy.__file__}, trace
+    while entry is not None:
+        file = entry.tb_frame.f_code.co_filename
         if file not in ours and not file.startswith("<frozen runpy"):
-            return found
-        found = found.tb_next
+            return entry
+        entry = entry.tb_next
     return trace

@@ -125,17 +125,17 @@ def _name_group(group: Any, backend: str | None) -> None:
 
 
 def _get_backend(plain: Callable[..., str], group: Any = None) -> str:
-    found = plain(group)
+    carrier = plain(group)
     named = _named.get(group or dist.group.WORLD)
-    return found if named is None else "nccl" if not named or "nccl" in named else named
+    return carrier if named is None else "nccl" if not named or "nccl" in named else named
 
 
 def _get_config(plain: Callable[..., str], group: Any = None) -> str:
     """Return the backend of each kind of device, as a program asked for it or as PyTorch chooses with CUDA."""
-    found, named = plain(group), _named.get(group or dist.group.WORLD)
+    carriers, named = plain(group), _named.get(group or dist.group.WORLD)
     if named is None or ":" in named:
-        return named or found
-    return {"": "cpu:gloo,cuda:nccl", "nccl": "cuda:nccl", "gloo": "cpu:gloo,cuda:gloo"}.get(named, found)
+        return named or carriers
+    return {"": "cpu:gloo,cuda:nccl", "nccl": "cuda:nccl", "gloo": "cpu:gloo,cuda:gloo"}.get(named, carriers)
 
 
 def _carrier(backend: str | None) -> str:

@@ -33,15 +33,15 @@ def replace(put: Replacements) -> None:
 
 def _facts() -> str:
     """Return what `nvidia-smi` may be asked of each GPU, sizes in MiB."""
-    spec, found = state.world.clock.machine.gpu, []
+    spec, rows = state.world.clock.machine.gpu, []
     for index in range(len(state.world.memory.gpus)):
         handle, known = nvml.nvmlDeviceGetHandleByIndex(index), properties.of(index)
         memory = nvml.nvmlDeviceGetMemoryInfo(handle)
         sizes = {name: round(getattr(memory, name) / 2**20) for name in ("total", "used", "free")}
         capability = f"{known.major}.{known.minor}"
-        found.append({"name": known.name, "uuid": nvml.nvmlDeviceGetUUID(handle), "compute_cap": capability, **sizes})
-        found[-1] |= {"power_limit": spec.power_w, "pid": os.getpid(), "driver": nvml.nvmlSystemGetDriverVersion()}
-    return json.dumps(found)
+        rows.append({"name": known.name, "uuid": nvml.nvmlDeviceGetUUID(handle), "compute_cap": capability, **sizes})
+        rows[-1] |= {"power_limit": spec.power_w, "pid": os.getpid(), "driver": nvml.nvmlSystemGetDriverVersion()}
+    return json.dumps(rows)
 
 
 def _telling(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -17,14 +17,14 @@ def nested(index: int) -> dict[str, Any]:
     gpu = state.world.memory.gpus[index]
     state.world.memory.bury()
     flat = _exact(gpu) if gpu.cache is None else gpu.cache.memory_stats()
-    found: dict[str, Any] = {}
+    tree: dict[str, Any] = {}
     for name, value in flat.items():
         *path, last = name.split(".")
-        place = found
+        branch = tree
         for step in path:
-            place = place.setdefault(step, {})
-        place[last] = value
-    return found
+            branch = branch.setdefault(step, {})
+        branch[last] = value
+    return tree
 
 
 def reset_sums(index: int) -> None:

@@ -97,10 +97,10 @@ def _by_way_of_the_cpu(function: Callable[..., torch.Tensor]) -> Callable[..., t
 
     @functools.wraps(function)
     def moved(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-        place = lead(device)
-        if not isinstance(place, torch.device) or place.type != "sim":
+        target = lead(device)
+        if not isinstance(target, torch.device) or target.type != "sim":
             return function(*args, device=device, **kwargs)
-        return function(*args, device="cpu", **kwargs).to(place)
+        return function(*args, device="cpu", **kwargs).to(target)
 
     return moved
 
@@ -108,8 +108,8 @@ def _by_way_of_the_cpu(function: Callable[..., torch.Tensor]) -> Callable[..., t
 def _refusing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     @functools.wraps(function)
     def refused(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-        place = lead(device)
-        if isinstance(place, torch.device) and place.type == "sim":
+        target = lead(device)
+        if isinstance(target, torch.device) and target.type == "sim":
             raise NotImplementedError("the simulated GPU has no nested tensors: use padded ones there")
         return function(*args, device=device, **kwargs)
 
@@ -193,10 +193,10 @@ class _OldType(type):
         return isinstance(thing, torch.Tensor) and thing.is_cuda and thing.dtype is FORMATS[cls.__name__]
 
     def __call__(cls, *given: Any, device: Device = None) -> torch.Tensor:
-        place, dtype = torch.device("sim", state.device_of(device)), FORMATS[cls.__name__]
+        target, dtype = torch.device("sim", state.device_of(device)), FORMATS[cls.__name__]
         if len(given) == 1 and not isinstance(given[0], int | torch.Size):
-            return torch.tensor(given[0], device=place, dtype=dtype)
-        return torch.empty(*given or (0,), device=place, dtype=dtype)
+            return torch.tensor(given[0], device=target, dtype=dtype)
+        return torch.empty(*given or (0,), device=target, dtype=dtype)
 
 
 OLD_TYPES = {name: _OldType(name, (), {"cuda_name": f"torch.cuda.{name}", "dtype": FORMATS[name]}) for name in FORMATS}

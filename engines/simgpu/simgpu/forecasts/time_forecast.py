@@ -207,7 +207,7 @@ class TimeForecast(tables.Table):
 
 def _step(events: Sequence[Event], number: int) -> Sequence[Event]:
     """Return the events of a step, the first one being number 1."""
-    ends = [-1, *(place for place, event in enumerate(events) if isinstance(event, Step))]
+    ends = [-1, *(index for index, event in enumerate(events) if isinstance(event, Step))]
     return events[ends[number - 1] + 1 : ends[number]]
 
 
@@ -216,8 +216,8 @@ def _matrix_flops(events: Sequence[Event]) -> Counter[str]:
 
     What a captured graph does is not among them.
     """
-    found: Counter[str] = Counter()
+    flops: Counter[str] = Counter()
     for event in events:
         if isinstance(event, Kernel) and event.cost.by_formula:
-            found[event.cost.rate] += event.cost.flops
-    return found
+            flops[event.cost.rate] += event.cost.flops
+    return flops

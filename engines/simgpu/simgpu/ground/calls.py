@@ -13,8 +13,8 @@ class Call:
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument, its default where it was left out, or None where the operator has none of this name."""
-        for place, argument in enumerate(self._func._schema.arguments):
+        for index, argument in enumerate(self._func._schema.arguments):
             if argument.name == name:
-                by_place = place < len(self._args)
-                return self._args[place] if by_place else self._kwargs.get(name, argument.default_value)
+                by_place = index < len(self._args)
+                return self._args[index] if by_place else self._kwargs.get(name, argument.default_value)
         return None

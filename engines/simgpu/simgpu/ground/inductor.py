@@ -88,8 +88,8 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any], autocast: torch.dt
     """
     from torch._inductor import compile_fx
 
-    found: list[Lowered] = []
-    with _as_cuda(found), torch.random.fork_rng(devices=()), warnings.catch_warnings(), ExitStack() as modes:
+    lowered: list[Lowered] = []
+    with _as_cuda(lowered), torch.random.fork_rng(devices=()), warnings.catch_warnings(), ExitStack() as modes:
         warnings.simplefilter("ignore")  # what is said of the GPU that is not here
         gradients = torch.is_grad_enabled()
         modes.enter_context(torch.inference_mode(False))  # in which fake tensors cannot be made
@@ -100,7 +100,7 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any], autocast: torch.dt
         enabled = autocast is not None
         with torch.autocast("cuda", autocast or torch.float16, enabled=enabled):
             compile_fx.compile_fx(twin, values, inner_compile=_inner)
-    return found
+    return lowered
 
 
 class _Enough(Exception):
@@ -332,9 +332,9 @@ def _library_call(node: Any, origins: Sequence[torch.fx.Node]) -> Call | None:
         if not isinstance(value, torch.fx.Node):
             return value
         fake = value.meta.get("val")
-        for place, one in enumerate(left):
+        for index, one in enumerate(left):
             if isinstance(fake, torch.Tensor) and one.shape == fake.shape and one.dtype == fake.dtype:
-                return left.pop(place)
+                return left.pop(index)
         return fake
 
     args = tuple(torch.fx.node.map_arg(origin.args, laid_out))

@@ -217,7 +217,7 @@ def _stated(row: dict[str, Any]) -> dict[str, Any]:
 
 def _generations(file: dict[str, Any]) -> dict[str, Generation]:
     """Return the generations of what the file holds, by name, each with an address for what it states."""
-    found = {}
+    result = {}
     for given in file["generation"]:
         row = _stated(given)
         pages, page = row.pop("sources", {}), row.pop("page", "traits")
@@ -229,8 +229,8 @@ def _generations(file: dict[str, Any]) -> dict[str, Generation]:
         pages = dict.fromkeys((name for name in _HOLDS if row[name] is not None), page) | pages
         if row["compute_capability"] is not None:
             pages.setdefault("compute_capability", "capability")
-        found[row["name"]] = Generation(**row, sources=_addresses(file, pages))
-    return found
+        result[row["name"]] = Generation(**row, sources=_addresses(file, pages))
+    return result
 
 
 def read(file: dict[str, Any]) -> tuple[GPU, ...]:

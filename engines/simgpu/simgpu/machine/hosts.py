@@ -135,13 +135,13 @@ class Host:
         it, the host is as much faster. Warns where the file is of an odd build. Raises ValueError for a file that is no
         trace or has no operators of the host.
         """
-        found = Profile(path)
-        us, said = found.speed_us(_ratios("measured")), "under the profiler"
+        profile = Profile(path)
+        us, said = profile.speed_us(_ratios("measured")), "under the profiler"
         if step_s is not None:
-            us, said = us * arguments.positive("step_s", step_s) * 1e6 / found.step_us, "scaled to a step without it"
-        if found.odd:
-            warnings.warn(f"{Path(path).name} is of {found.odd}; expect no other host to be so slow", stacklevel=2)
-            said = f"{said}; {found.odd}"
+            us, said = us * arguments.positive("step_s", step_s) * 1e6 / profile.step_us, "scaled to a step without it"
+        if profile.odd:
+            warnings.warn(f"{Path(path).name} is of {profile.odd}; expect no other host to be so slow", stacklevel=2)
+            said = f"{said}; {profile.odd}"
         return cls(float(f"{us:.4g}"), "traced", f"by {Path(path).name}, {said}")
 
     def price_ns(self, of: str) -> int:

@@ -139,11 +139,11 @@ class Profile:
     @cached_property
     def by_class(self) -> dict[str, list[float]]:
         """The times of all operators, µs, by class; `OTHER` is none of a host's."""
-        found: dict[str, list[float]] = defaultdict(list)
+        values: dict[str, list[float]] = defaultdict(list)
         for unit in self.units:
             for part in unit.parts:
-                found[part.of].append(part.host_us)
-        return dict(found)
+                values[part.of].append(part.host_us)
+        return dict(values)
 
     @property
     def means_us(self) -> dict[str, float]:
@@ -221,8 +221,8 @@ class Profile:
     def _phase(self, call: Call) -> str:
         if call.thread == self._backward:
             return "backward"
-        place = bisect_right(self._optimizer, (call.start, math.inf)) - 1
-        return "optimizer step" if place >= 0 and call.start < self._optimizer[place][1] else "forward"
+        index = bisect_right(self._optimizer, (call.start, math.inf)) - 1
+        return "optimizer step" if index >= 0 and call.start < self._optimizer[index][1] else "forward"
 
     def _spend(self, call: Call, owner: Part | None, unit: Unit) -> float:
         """Give the time of a call to parts; return what no part took, that of wrappers."""
@@ -283,13 +283,13 @@ def read(path: str | Path) -> Event:
     path = Path(path)
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            found = json.load(file)
+            content = json.load(file)
     except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile):
         raise ValueError(f"{path.name} is no trace: it must be JSON, as torch.profiler writes it") from None
-    found = {"traceEvents": found} if isinstance(found, list) else found
-    if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
+    content = {"traceEvents": content} if isinstance(content, list) else content
+    if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
         raise ValueError(f"{path.name} is no trace: it has no list traceEvents")
-    return found
+    return content
 
 
 def _class(library: bool, phase: str) -> str:
@@ -306,13 +306,13 @@ def _mean(times: list[float]) -> float:
 
 def _kernels(events: list[Event]) -> dict[Any, list[tuple[str, float, float]]]:
     """Return name, begin and end of what ran on a GPU, by the number of the call that started it."""
-    found: dict[Any, list[tuple[str, float, float]]] = defaultdict(list)
+    kernels: dict[Any, list[tuple[str, float, float]]] = defaultdict(list)
     for event in events:
         if event.get("cat") in _ON_GPU:
             start = float(event["ts"])
             ran = event["name"], start, start + float(event["dur"])
-            found[event.get("args", {}).get("correlation")].append(ran)
-    return dict(found)
+            kernels[event.get("args", {}).get("correlation")].append(ran)
+    return dict(kernels)
 
 
 def _named_spans(events: list[Event]) -> list[tuple[str, tuple[float, float]]]:

@@ -71,9 +71,9 @@ class Rates:
         """Return operations in a ns and what limits them, "compute" or "power"."""
         tflops = self._tflops(cost.rate, cost.attention)
         watts = self._tflops_of_watts(cost.rate) / (cost.attention or 1)  # what is skipped takes no energy
-        found = min((tflops * 1_000, "compute"), (watts * 1_000, "power"))
-        self._flops_a_ns[cost.rate, cost.attention] = found
-        return found
+        limit = min((tflops * 1_000, "compute"), (watts * 1_000, "power"))
+        self._flops_a_ns[cost.rate, cost.attention] = limit
+        return limit
 
     def _tflops(self, name: str, attention: float) -> float:
         """Return the rate that kernels reach, at which all the operations are counted that they are given."""

@@ -83,26 +83,26 @@ def _operators(profile: Profile, step: TimeForecast) -> list[list[str]]:
 
 
 def _measured(profile: Profile) -> dict[str, _Operator]:
-    found: dict[str, _Operator] = defaultdict(_Operator)
+    operators: dict[str, _Operator] = defaultdict(_Operator)
     for unit in profile.units:
         for part in unit.parts:
             if part.of not in (OTHER, "view", "node", "accumulate"):
-                one = found[_plain(part.operator)]
-                one.calls += 1 / profile.measured_steps
-                one.host_us += part.host_us / profile.measured_steps
-                one.gpu_us += part.gpu_us / profile.measured_steps
-    return found
+                operator = operators[_plain(part.operator)]
+                operator.calls += 1 / profile.measured_steps
+                operator.host_us += part.host_us / profile.measured_steps
+                operator.gpu_us += part.gpu_us / profile.measured_steps
+    return operators
 
 
 def _simulated(timeline: Timeline) -> dict[str, _Operator]:
-    found: dict[str, _Operator] = defaultdict(_Operator)
+    operators: dict[str, _Operator] = defaultdict(_Operator)
     for record in timeline.records:
         if record.kind == "launch":
-            found[_plain(record.name)].calls += 1
-            found[_plain(record.name)].host_us += record.duration_ns / 1e3
+            operators[_plain(record.name)].calls += 1
+            operators[_plain(record.name)].host_us += record.duration_ns / 1e3
         elif record.kind in ("kernel", "copy", "message"):
-            found[_plain(record.name)].gpu_us += record.duration_ns / 1e3
-    return found
+            operators[_plain(record.name)].gpu_us += record.duration_ns / 1e3
+    return operators
 
 
 def _plain(name: str) -> str:

@@ -69,8 +69,8 @@ def _host(events: list[Event], host: Host, first: int, last: int) -> dict[str, f
     if host.only_launches:
         return {}
     ends = [-1, *(index for index, event in enumerate(events) if isinstance(event, Step))]
-    found = host_time.seconds_by_part(events[ends[first] + 1 : ends[last] + 1], host)
-    return {part: seconds / (last - first) for part, seconds in found.items()}
+    parts = host_time.seconds_by_part(events[ends[first] + 1 : ends[last] + 1], host)
+    return {part: seconds / (last - first) for part, seconds in parts.items()}
 
 
 def _window(events: list[Event]) -> tuple[list[Event], int, int]:

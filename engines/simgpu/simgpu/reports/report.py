@@ -204,9 +204,9 @@ def _plain(value: Any) -> Any:
 
 
 def _extra(value: Any) -> dict[str, Any]:
-    found = {"where": value.where} if isinstance(value, Line) else {}
-    found |= {"gain": value.gain} if isinstance(value, CompiledStep) else {}
-    return {**found, "about": value.about} if isinstance(value, Suspect) else found
+    extra = {"where": value.where} if isinstance(value, Line) else {}
+    extra |= {"gain": value.gain} if isinstance(value, CompiledStep) else {}
+    return {**extra, "about": value.about} if isinstance(value, Suspect) else extra
 
 
 def _grows(growth: Growth) -> str:

@@ -54,10 +54,10 @@ def text(report: Values) -> str:
 
 
 def _suspects(report: Values) -> list[str]:
-    found = []
-    for place, one in enumerate(report.suspects[:3], 1):
-        found += [f"{place}. {Line(*one.parts)}", f"   {one.text}"]
-    return found or list(filter(None, [nothing_sentence(report)]))
+    lines = []
+    for number, suspect in enumerate(report.suspects[:3], 1):
+        lines += [f"{number}. {Line(*suspect.parts)}", f"   {suspect.text}"]
+    return lines or list(filter(None, [nothing_sentence(report)]))
 
 
 def _memory(report: Values) -> list[str]:

@@ -201,12 +201,12 @@ def option_cells(option: Option) -> list[str]:
 
 def assumptions(options: Sequence[Option]) -> list[tuple[str, str]]:
     """Return what options take for granted, each sentence once, with the name of the first that does."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     for option in options:
         for said in option.assumptions:
             name = "another GPU" if option.name == option.gpu else option.name
-            found.setdefault(said, "another batch" if name.startswith("batch") else name)
-    return [(name, said) for said, name in found.items()]
+            result.setdefault(said, "another batch" if name.startswith("batch") else name)
+    return [(name, said) for said, name in result.items()]
 
 
 def money(report: Values) -> list[str]:
