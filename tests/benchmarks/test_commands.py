@@ -25,6 +25,11 @@ def test_all_operators():
     assert "listed, but agree: none" in printed("-m", "benchmarks.operators")
 
 
+def test_the_gain_of_the_compiler_stands_beside_measured_ones():
+    found = printed("-m", "benchmarks.compiled")
+    assert "RTX 5090" in found and "RTX 4090" in found
+
+
 def test_the_figures_of_memory_are_reached():
     found = printed("-m", "benchmarks.memory")
     assert all(f"  {name} " in found for name in [*CASES, *PROGRAMS]) and len(CASES) == 10 and len(PROGRAMS) >= 10

@@ -46,7 +46,7 @@ def training(steps):
     simgpu.reset()
     with simgpu.timeline() as timeline:
         for _ in range(steps):
-            simgpu.host_work("read files", 0.25)
+            simgpu.host_work("read files", 25)
             loss = model(batch.to("sim:0")).square().mean()
             loss.backward()
             optimizer.step()

@@ -74,7 +74,9 @@ class TestSimulated:
     def _fresh(self):
         simgpu.enable()
         simgpu.reset()
+        simgpu.configure(host="launch call")  # so that a time is that of a launch and of the GPU alone
         yield
+        simgpu.configure(host=simgpu.hosts.DEFAULT)
         simgpu.reset()
 
     def test_virtual_time_is_exact(self):

@@ -73,7 +73,7 @@ def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_give
     assert broken(path) == set()
     cells = notebooks.read(path).cells
     links = f"Previous: [{notebooks.title(tmp_path / 'notebooks' / LAST)}]({LAST})"
-    assert cells[0].source.endswith(links) and cells[-1].source.endswith(links)
+    assert cells[0].source.endswith(links) and cells[-2].source.endswith(links)
     row = f"| [{NUMBER} Memory, at last](notebooks/{path.name}) | … |"
     assert row in (tmp_path / "README.md").read_text(encoding="utf-8"), "a test asks for words in place of the dots"
     capsys.readouterr()
