@@ -56,7 +56,7 @@ class Plan:
         self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
         unusual = self.composite or self.special or self.mutates or self._flops or self.waits or self.waits_by_call
         unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.lacks or row.alert
-        self.wide = self.name in missing_kernels.ONLY_WIDE_ON_THE_CPU and not self.mutates
+        self.wide = frozenset() if self.mutates else missing_kernels.ONLY_WIDE_ON_THE_CPU.get(self.name, frozenset())
         unusual = unusual or self.library or self.wide
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
@@ -223,7 +223,7 @@ def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """Return what an operator returns for CPU tensors; where only shapes are wanted, without its values."""
     if state.world.only_shapes:
         return shapes_only.computed(func, plan, args, kwargs)
-    return missing_kernels.computed_wide(func, args, kwargs) if plan.wide else func(*args, **kwargs)
+    return missing_kernels.computed_wide(func, args, kwargs, plan.wide) if plan.wide else func(*args, **kwargs)
 
 
 def _unwrap(value: Any, tensors: list[torch.Tensor]) -> Any:

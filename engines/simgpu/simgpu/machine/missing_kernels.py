@@ -40,20 +40,19 @@ class Lack:
         raise NotImplementedError(f'"{self.kernel}" not implemented for {name!r}')
 
 
-# What has 16-bit kernels on CUDA and none on the CPU: `dtypesIfCUDA` and `dtypes` of PyTorch's own database
-ONLY_WIDE_ON_THE_CPU = frozenset({
+# The 16-bit formats that CUDA's kernels have and the CPU's lack: `dtypesIfCUDA` and `dtypes` of PyTorch's own database
+ONLY_WIDE_ON_THE_CPU = dict.fromkeys((
     "avg_pool3d", "avg_pool3d_backward", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward",
     "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "multi_margin_loss", "multi_margin_loss_backward",
-    "multilabel_margin_loss_forward", "multilabel_margin_loss_backward", "polygamma",
-})  # fmt: skip
+    "multilabel_margin_loss_forward", "multilabel_margin_loss_backward",
+), frozenset(HALF)) | {"polygamma": frozenset({torch.float16})}  # fmt: skip
 
 
-def computed_wide(func: Operator, args: Args, kwargs: Kwargs) -> Any:
-    """Return what an operator returns for 16-bit tensors, computed in float32 and rounded once, as on CUDA."""
+def computed_wide(func: Operator, args: Args, kwargs: Kwargs, lacking: frozenset[torch.dtype]) -> Any:
+    """Return what an operator returns, with formats that it is `lacking` computed in float32 and rounded once."""
     given = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
-    formats = given.intersection(HALF)
-    has_own = func._overloadpacket.__name__ == "polygamma" and torch.bfloat16 in formats  # the CPU lacks float16 alone
-    if len(formats) != 1 or has_own:
+    formats = given.intersection(lacking)
+    if len(formats) != 1:
         return func(*args, **kwargs)
     narrow = formats.pop()
 
