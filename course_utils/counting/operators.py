@@ -1,5 +1,6 @@
 """How are operators, copies, host reads and FLOPs counted while a program runs?"""
 
+import inspect
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -129,7 +130,8 @@ class _Functions(TorchFunctionMode):
     """Watches calls of Python's functions that PyTorch's operators do not show one to one: print, tolist, tensor."""
 
     READS = ("__repr__", "__format__", "tolist")  # by name: classes of tensors may have their own
-    CONSTRUCTORS = (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)
+    # unwrapped: a mode sees PyTorch's own functions, also where others stand before them
+    CONSTRUCTORS = tuple(map(inspect.unwrap, (torch.tensor, torch.as_tensor, torch.asarray, torch.Tensor.new_tensor)))
 
     def __init__(self, ledger: _Ledger) -> None:
         super().__init__()
@@ -251,5 +253,5 @@ def _name(func) -> str:
 
 def _data(func, args, kwargs) -> object:
     """Return what a constructor makes a tensor from."""
-    place = 1 if func is torch.Tensor.new_tensor else 0
+    place = 1 if func.__name__ == "new_tensor" else 0
     return args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj"))

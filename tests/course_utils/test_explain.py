@@ -403,7 +403,6 @@ def test_the_kinds_that_are_tested_are_all_kinds():
     (lambda d: torch.ones(2).to("sim:7"), "no such device", "no device with this index"),
     (lambda d: torch.ones(2, device=d).numpy(), "numpy of a device tensor", "a tensor on sim:0 cannot"),
     (lambda d: np.asarray(torch.ones(2, device=d)), "numpy of a device tensor", "a tensor on sim:0 cannot"),
-    (lambda d: torch.zeros(2, pin_memory=True), "simulated pinned memory", "in one go"),
     (lambda d: torch.ones(2, device=d, out=torch.empty(2, device=d)), "simulated device beside out", "beside out="),
     (lambda d: torch.empty(2**40, device=d), "out of memory", "no room for 4096.00 GiB more"),
 ])  # fmt: skip

@@ -287,6 +287,46 @@ def test_pinning_and_a_pinning_loader():
         assert all(batch.is_pinned() for (batch,) in loader)
 
 
+PINNED = {
+    "empty": lambda: torch.empty(3, pin_memory=True),
+    "empty_like": lambda: torch.empty_like(torch.ones(3, device="sim"), device="cpu", pin_memory=True),
+    "tensor": lambda: torch.tensor([1.0, 2.0], pin_memory=True),
+    "randint_like": lambda: torch.randint_like(torch.ones(3), 5, pin_memory=True),
+    "new_empty": lambda: torch.ones(3, device="sim").new_empty(2, device="cpu", pin_memory=True),
+    "new_tensor": lambda: torch.ones(1).new_tensor([1.0], pin_memory=True),
+    "trained": lambda: torch.ones(2, pin_memory=True, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_factories_pin_memory(name):
+    made = PINNED[name]()
+    assert made.is_pinned() and made.device.type == "cpu" and made.is_leaf
+    assert made.requires_grad == (name == "trained")
+    assert not torch.ones(3, pin_memory=False).is_pinned()
+
+
+def test_a_factory_pins_memory_of_the_host_alone_and_a_copy_into_it_is_not_waited_for():
+    with pytest.raises(RuntimeError, match="only dense CPU tensors can be pinned"):
+        torch.zeros(2, device="sim", pin_memory=True)
+    source, target = torch.ones(1000, device="sim"), torch.zeros(1000, pin_memory=True)
+    target.copy_(source, non_blocking=True)
+    assert target.sum() == 0
+    torch.sim.synchronize()
+    assert target.sum() == 1000
+
+
+def test_functions_that_pin_memory_are_pytorchs_own_for_scripts_graphs_and_default_devices():
+    def change(x):
+        return x + torch.zeros(2) + torch.ones_like(x) + x.new_zeros(2) + torch.tensor([1.0, 2.0])
+
+    x = torch.ones(2)
+    compiled = torch.compile(change, backend="eager", fullgraph=True)
+    assert compiled(x).tolist() == change(x).tolist() == [3.0, 4.0]
+    with torch.device("sim"):
+        assert torch.zeros(1).device.type == torch.tensor([1]).device.type == "sim"
+
+
 def test_values_of_a_non_blocking_copy_arrive_late():
     x = torch.ones(1000, device="sim")
     early = x.to("cpu", non_blocking=True)

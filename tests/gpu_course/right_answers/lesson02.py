@@ -141,6 +141,16 @@ def copies_into_empty_tensors(tensors, synchronize):
     return copies
 
 
+def copies_into_pinned_memory(tensors, synchronize):
+    copies = []
+    for tensor in tensors:
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        copy.copy_(tensor, non_blocking=True)
+        copies.append(copy)
+    synchronize()
+    return copies
+
+
 RIGHT = {
     "ramp": [divides_what_counts_up, fills_row_by_row],
     "move_batch": [moves_with_a_helper, looks_at_the_exact_type],
@@ -149,5 +159,5 @@ RIGHT = {
     "copy_time_ms": [multiplies_in_a_loop, asks_an_empty_tensor],
     "move_pieces": [cuts_at_sums, copies_the_parts],
     "windows": [names_both_strides, unfolds_by_keywords],
-    "fetch": [appends_in_a_loop, copies_into_empty_tensors],
+    "fetch": [appends_in_a_loop, copies_into_empty_tensors, copies_into_pinned_memory],
 }

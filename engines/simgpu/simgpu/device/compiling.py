@@ -39,6 +39,14 @@ def replace() -> None:
     imports.after("torch._dynamo.variables.higher_order_ops", lambda module: _register_operators_of_graphs())
     imports.after("torch._dynamo.output_graph", _write_plain_types)
     imports.after("torch.nn.attention.flex_attention", _let_flex_attention_in)
+    forget_functions()
+
+
+def forget_functions() -> None:
+    """Let Dynamo look up anew which functions it may put into a graph: it remembers the functions themselves."""
+    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.clear_lru_cache()
 
 
 def _by_device(plain: Function) -> Function:

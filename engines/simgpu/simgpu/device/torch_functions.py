@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from simgpu.device import state, subclasses
+from simgpu.device import pinning, state, subclasses
 from simgpu.device.state import Device, device_of
 from simgpu.device.tensor import OURS, SimTensor
 from simgpu.ground import device_kind, fakes
@@ -28,7 +28,7 @@ def replace_functions(module: ModuleType) -> None:
     """Replace them all, once a process; `module` is `torch.sim`."""
     subclasses.replace_functions()
     torch.serialization.register_package(5, _location, _restore)
-    torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
+    pinning.replace_functions()
     torch.UntypedStorage.__new__ = staticmethod(_new_storage)
     TORCH.UntypedStorage.resize_, TORCH.UntypedStorage.clone = _resize, _clone
     TORCH.UntypedStorage.device = property(_device_of_storage)
@@ -251,25 +251,6 @@ def _set_metadata(tensor: torch.Tensor, metadata: dict[str, bool]) -> None:
     """Make a tensor from a file a conjugate or negative view, and its values with it."""
     for one in (tensor, tensor._inner) if type(tensor) is SimTensor else (tensor,):
         _set_bits(one, metadata)
-
-
-_pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
-
-
-def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
-    return self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
-
-
-def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
-    if self.device.type != "cpu":
-        raise RuntimeError(f"cannot pin '{self.type()}' only dense CPU tensors can be pinned")
-    if self.is_pinned():
-        return self
-    twin = self.clone()
-    storage = twin.untyped_storage()
-    key = storage._cdata
-    _pinned[key] = weakref.ref(storage, partial(_pinned.pop, key))  # no Python code: Ctrl-C inside would be lost
-    return twin
 
 
 _OLD_GRAPH = (

@@ -1,10 +1,10 @@
 """What does `torch.compile` ask of CUDA? What PyTorch compiled with the face on, and without it."""
 
 import sys
-from typing import Any
 
 import torch
 
+from simgpu.device import compiling
 from simgpu.ground.replacements import Replacements
 
 
@@ -14,12 +14,5 @@ def replace(put: Replacements) -> None:
         if hasattr(sys.modules.get(name), "get_current_stream"):  # since PyTorch 2.15: what is compiled asks for it
             ask = torch.compiler.disable(lambda device: torch.cuda.current_stream())  # traced, it would ask itself
             put.put(sys.modules[name], get_current_stream=ask)
-    _forget_functions()
-    put.call(_forget_functions)
-
-
-def _forget_functions() -> None:
-    """Let Dynamo look up anew which functions it may put into a graph: it remembers the functions themselves."""
-    rules: Any = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None:
-        rules.clear_lru_cache()
+    compiling.forget_functions()
+    put.call(compiling.forget_functions)

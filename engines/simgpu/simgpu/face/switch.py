@@ -13,10 +13,10 @@ from simgpu.device import enabling, races, readings, state
 from simgpu.face import (
     children,
     compiling,
+    default_types,
     devices,
     dlpack,
     driver,
-    factories,
     graphs,
     modules,
     nvml,
@@ -187,7 +187,7 @@ def _put_on() -> None:
     for one in (
         driver,
         tensors,
-        factories,
+        default_types,
         devices,
         dlpack,
         waits,

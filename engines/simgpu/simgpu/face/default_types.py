@@ -1,4 +1,4 @@
-"""What do PyTorch's factories do on the host where there is CUDA? They pin memory, and old programs set their type."""
+"""What do PyTorch's factories make where an old program has set the type of their tensors?"""
 
 import functools
 from collections.abc import Callable
@@ -6,41 +6,14 @@ from typing import Any
 
 import torch
 
-from simgpu.face.tensors import FORMATS, MAKE, OLD_TYPES
+from simgpu.face.tensors import FORMATS, OLD_TYPES
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import TORCH
-
-__passes_on__ = True  # who calls one of these functions calls PyTorch's own
-_PINNING = """arange empty empty_like empty_strided eye full full_like linspace ones ones_like rand rand_like randint
-randn randn_like randperm tensor zeros zeros_like"""
-_METHODS = "new_empty new_empty_strided new_full new_ones new_zeros"
 
 
 def replace(put: Replacements) -> None:
-    """Let factories know `pin_memory=True`, which C++ takes to a driver, and defaults such as `torch.cuda.FloatTensor`.
-
-    TorchScript, which knows functions by identity, is told that they are the operators of before.
-    """
-    put.put(torch, **{name: _pinning(getattr(torch, name)) for name in _PINNING.split()})
-    put.put(torch.Tensor, **{name: _pinning(getattr(torch.Tensor, name)) for name in _METHODS.split()})
+    """Let PyTorch know defaults such as `torch.cuda.FloatTensor`."""
     put.put(torch, set_default_tensor_type=_default_type(torch.set_default_tensor_type))
     put.call(_make_by_default, None)
-    known = TORCH.jit._builtins._get_builtin_table()
-    for name in (*MAKE, *_PINNING.split()):
-        put.put_item(known, id(getattr(torch, name)), f"aten::{name}")
-
-
-def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return a factory whose argument `pin_memory` is kept by simgpu, which has its own account of pinned memory."""
-
-    @functools.wraps(function)
-    def made(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if not kwargs.pop("pin_memory", False):
-            return function(*args, **kwargs)
-        needs_gradient = kwargs.pop("requires_grad", False)  # pinning makes another tensor: that one is the leaf
-        return function(*args, **kwargs).pin_memory().requires_grad_(needs_gradient)
-
-    return made
 
 
 def _make_by_default(kind: Callable[..., torch.Tensor] | None) -> None:

@@ -1,0 +1,67 @@
+"""Which memory of the host is pinned, and which functions of PyTorch make such memory?
+
+PyTorch pins by a driver, which there is not. Here a storage is pinned when it is noted to be: copies ask for that.
+"""
+
+import functools
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _device
+
+from simgpu.device.state import Device
+from simgpu.ground.torch_internals import TORCH
+
+__passes_on__ = True  # who calls one of these functions calls PyTorch's own
+_FACTORIES = """arange bartlett_window blackman_window empty empty_like empty_permuted empty_strided eye full
+full_like hamming_window hann_window kaiser_window linspace logspace normal ones ones_like rand rand_like randint
+randint_like randn randn_like randperm range scalar_tensor tensor tril_indices triu_indices zeros zeros_like"""
+_METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros"
+_pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+
+def replace_functions() -> None:
+    """Let tensors of the CPU be pinned, also by the argument `pin_memory` of factories, once a process.
+
+    TorchScript, which knows functions by identity, is told that they are the operators of before.
+    """
+    torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
+    _device._device_constructors()  # remembers the functions that it is asked about: PyTorch's, not ours
+    known = TORCH.jit._builtins._get_builtin_table()
+    for name in _FACTORIES.split():
+        factory = _pinning(getattr(torch, name))
+        setattr(torch, name, factory)
+        known[id(factory)] = f"aten::{name}"
+    for name in _METHODS.split():
+        setattr(torch.Tensor, name, _pinning(getattr(torch.Tensor, name)))
+
+
+def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a factory that keeps its argument `pin_memory`, which C++ would take to a driver."""
+
+    @functools.wraps(function)
+    def made(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if not kwargs.pop("pin_memory", False):
+            return function(*args, **kwargs)
+        return _pin(function(*args, **kwargs))
+
+    return made
+
+
+def _pin(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+    _pinned[key] = weakref.ref(storage, functools.partial(_pinned.pop, key))  # in Python, Ctrl-C inside would be lost
+    return tensor
+
+
+def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
+    return self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
+
+
+def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
+    return self if self.is_pinned() else _pin(self.clone())
