@@ -202,3 +202,38 @@ def test_on_the_cpu_it_does_too():
     seen = []
     torch.vmap(lambda x: seen.append((x.device, x.is_cuda)) or x)(torch.ones(3))
     assert seen == [(torch.device("cpu"), False)]
+
+
+AROUND = {
+    "grad": lambda loss: torch.func.grad(loss),
+    "vmap of grad": lambda loss: torch.vmap(torch.func.grad(loss), (None, 0)),
+    "grad of vmap": lambda loss: torch.func.grad(lambda w, x: torch.vmap(loss, (None, 0))(w, x).sum()),
+    "jvp": lambda loss: lambda w, x: torch.func.jvp(lambda w: loss(w, x), (w,), (w,))[1],
+}
+
+
+@pytest.mark.parametrize("transform", AROUND)
+def test_inside_torch_func_autocast_casts_what_is_wrapped(transform):
+    formats = set()
+
+    def loss(w, x):
+        with torch.autocast("cuda", torch.bfloat16):
+            scores = torch.nn.functional.linear(x[None], w)
+            entropy = torch.nn.functional.cross_entropy(scores, scores.new_zeros(1, dtype=torch.int64))
+        formats.add((scores.dtype, entropy.dtype))
+        return entropy
+
+    w, x = torch.arange(6.0).reshape(2, 3) / 6, torch.arange(12.0).reshape(4, 3) / 12
+    x = x if "vmap" in transform else x[0]
+    result = AROUND[transform](loss)(w.cuda(), x.cuda())
+    assert formats == {(torch.bfloat16, torch.float32)}
+    assert result.dtype is torch.float32
+    exact = AROUND[transform](lambda w, x: torch.nn.functional.cross_entropy(x[None] @ w.t(), torch.tensor([0])))(w, x)
+    torch.testing.assert_close(result.cpu(), exact, rtol=0.02, atol=0.02)
+
+
+def test_autocast_of_cuda_leaves_tensors_of_the_cpu_alone():
+    x = torch.ones(2, 2)
+    with torch.autocast("cuda"):
+        assert (x @ x).dtype is torch.nn.functional.binary_cross_entropy(x, x).dtype is torch.float32
+        assert torch.func.grad(lambda x: (x @ x).sum())(x).dtype is torch.float32

@@ -16,7 +16,7 @@ from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import check_generator, replace_functions
 from simgpu.ground import device_kind
-from simgpu.ground.autocast import operator_of, register_rules
+from simgpu.ground.autocast import operator_of, register_rules, see_wrapped_tensors
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 from simgpu.machine.prices import Cost
 
@@ -39,6 +39,8 @@ def register(module: ModuleType) -> None:
     fallback = torch.library.Library("_", "IMPL")  # operators that are on no list keep their inputs' format
     fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     register_rules(library, "sim")
+    for kind in ("sim", "cuda"):
+        see_wrapped_tensors(kind)
     _kept.extend((guard, library, fallback))
     replace_functions(module)
     compiling.replace()

@@ -38,7 +38,7 @@ def register_rules(library: torch.library.Library, kind: str) -> None:
     if kind == "cpu":  # the CPU's own list has it; CUDA casts what it is made of
         library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, _KEYS[kind], allow_override=True)
     rules = (
-        (_LOWER, lambda values: torch.get_autocast_dtype(kind)), (_FLOAT32, lambda values: torch.float32),
+        (_LOWER, lambda tensors: torch.get_autocast_dtype(kind)), (_FLOAT32, lambda tensors: torch.float32),
         (_PROMOTE, _widest), (["binary_cross_entropy"], _refuse),
     )  # fmt: skip
     for names, choose in rules:
@@ -53,30 +53,44 @@ def operator_of(name: str) -> Operator:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
+def see_wrapped_tensors(kind: str) -> None:
+    """Let this thread's operators ask for autocast's rules whatever their tensors are, while autocast is on.
+
+    `torch.func` wraps tensors, and a wrapper has no key of autocast here: C++ derives it from the device. Without it an
+    operator would be cast below `grad`, whose backward pass then knows nothing of the cast.
+    """
+    torch._C._dispatch_tls_set_dispatch_key_included(getattr(torch._C.DispatchKey, _KEYS[kind]), True)
+
+
 def _cast_and_call(
-    kind: str, operator: Operator, choose: Callable[[Any], torch.dtype | None], *args: Any, **kwargs: Any
+    kind: str, operator: Operator, choose: Callable[[list[torch.Tensor]], torch.dtype | None], *args: Any, **kwargs: Any
 ) -> Any:
-    dtype = choose((args, kwargs))
+    tensors = [leaf for leaf in tree_leaves((args, kwargs)) if _is_on(kind, leaf)]
+    dtype = choose(tensors) if tensors else None
     with torch._C._ExcludeDispatchKeyGuard(_KEY_SETS[kind]):
-        if dtype is not None:
+        if dtype is not None and any(tensor.dtype is not dtype for tensor in tensors):
             args, kwargs = tree_map(partial(_cast, kind, dtype), (args, kwargs))
         return operator(*args, **kwargs)
 
 
-def _eligible(value: object) -> TypeGuard[torch.Tensor]:
-    return isinstance(value, torch.Tensor) and value.is_floating_point() and value.dtype is not torch.float64
+def _is_on(kind: str, value: object) -> TypeGuard[torch.Tensor]:
+    return isinstance(value, torch.Tensor) and value.device.type == kind
+
+
+def _eligible(tensor: torch.Tensor) -> bool:
+    return tensor.is_floating_point() and tensor.dtype is not torch.float64
 
 
 def _cast(kind: str, dtype: torch.dtype, value: Any) -> Any:
-    return value.to(dtype) if _eligible(value) and value.device.type == kind else value
+    return value.to(dtype) if _is_on(kind, value) and _eligible(value) else value
 
 
-def _widest(values: Any) -> torch.dtype | None:
-    kinds = {value.dtype for value in tree_leaves(values) if _eligible(value)}
+def _widest(tensors: list[torch.Tensor]) -> torch.dtype | None:
+    kinds = {tensor.dtype for tensor in tensors if _eligible(tensor)}
     return torch.float32 if torch.float32 in kinds else None
 
 
-def _refuse(values: Any) -> NoReturn:
+def _refuse(tensors: list[torch.Tensor]) -> NoReturn:
     raise RuntimeError(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. Use "
         "binary_cross_entropy_with_logits or torch.nn.BCEWithLogitsLoss instead."
