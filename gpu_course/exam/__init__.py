@@ -27,7 +27,7 @@ from gpu_course.exam.results import MARK, PREFIX, SKILLS, Person, Result, class_
 
 __all__ = [
     "EACH", "MARK", "MINUTES", "PREFIX", "SKILLS", "Examination", "Judged", "Paper", "Person", "Result", "after",
-    "bank", "before", "class_section", "drawn", "ended", "judged", "line", "read", "take",
+    "bank", "before", "chosen", "class_section", "drawn", "ended", "judged", "line", "read", "take",
 ]  # fmt: skip
 
 EACH, MINUTES = 2, 15  # items of each skill; minutes for all
@@ -130,7 +130,7 @@ class Examination:
                 if kept.seal(questions) == state.seal:
                     return state, questions
             self._note = kept.set_aside(self.kind)
-        asked = _chosen()
+        asked = chosen(random.SystemRandom())
         made = drawn(asked)
         names = {found.name for found, _ in made}  # where there is no simulated GPU, some cannot be asked
         questions = [item.question() for _, item in made]
@@ -241,15 +241,21 @@ class Examination:
         return box
 
 
-def _chosen() -> list[tuple[str, int]]:
-    """Return two generators of each skill with a seed each, by chance.
+def chosen(chance: random.Random) -> list[tuple[str, int]]:
+    """Return two generators of each skill with a seed each, as `chance` draws them.
 
-    The paper begins with what the first lessons explain, short questions first, so that everybody can answer some.
+    The first third of the paper is easy, so that in a class of mixed level everybody can answer some.
     """
-    chance = random.SystemRandom()
-    found = [one for skill in SKILLS for one in chance.sample(bank(skill), EACH)]
-    found.sort(key=lambda one: (one.lesson, not one.short))
-    return [(one.name, chance.randrange(10**6)) for one in found]
+    while True:
+        found = [one for skill in SKILLS for one in chance.sample(bank(skill), EACH)]
+        found.sort(key=lambda one: (not _easy(one), one.lesson))
+        if all(map(_easy, found[: len(found) // 3])):
+            return [(one.name, chance.randrange(10**6)) for one in found]
+
+
+def _easy(found: Generator) -> bool:
+    """Return whether an item takes a minute, and is about what the lessons up to the training loop explain."""
+    return found.short and found.lesson <= "05"
 
 
 def _marks(kind: str) -> results.Marks:

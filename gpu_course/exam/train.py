@@ -210,7 +210,7 @@ def what_a_step_changes(draw: random.Random) -> Item:
     return number(text, answer, wrong, steps, changed, shown=running.numbered(lines))
 
 
-@generator("train", "padding-is-harmless", short=True)
+@generator("train", "padding-is-harmless")
 def state_of_a_text(draw: random.Random) -> Item:
     """Which state belongs to a text that is padded?"""
     longest = draw.randint(8, 15)

@@ -127,16 +127,25 @@ def made(skill: str, number: int) -> tuple[Generator, Item]:
 def small(monkeypatch):
     """Make an examination of two items of each skill, with the answers 1 to 12."""
     drawn = [made(skill, 2 * at + one) for at, skill in enumerate(exam.SKILLS) for one in (1, 2)]
-    monkeypatch.setattr(exam, "_chosen", lambda: [(found.name, 0) for found, _ in drawn])
+    monkeypatch.setattr(exam, "chosen", lambda chance: [(found.name, 0) for found, _ in drawn])
     monkeypatch.setattr(exam, "drawn", lambda asked: drawn)
     monkeypatch.setattr(exam, "_known", lambda: {found.name: found for found, _ in drawn})
     return drawn
 
 
 def test_an_examination_has_two_items_of_each_skill():
-    chosen = [name for name, _ in exam._chosen()]
+    chosen = [name for name, _ in exam.chosen(random.Random(1))]
     skills = [items.BANK[name].skill for name in chosen]
     assert len(set(chosen)) == 12 and {skill: skills.count(skill) for skill in skills} == dict.fromkeys(exam.SKILLS, 2)
+
+
+def test_the_first_third_of_every_paper_is_easy_and_every_item_is_asked_of_somebody():
+    asked = set()
+    for seed in range(300):
+        chosen = [items.BANK[name] for name, _ in exam.chosen(random.Random(seed))]
+        asked |= {found.name for found in chosen}
+        assert all(found.short and found.lesson <= "05" for found in chosen[:4])
+    assert asked == {found.name for found in exam.bank()}
 
 
 def test_the_examination_draws_nothing_before_it_is_looked_at(monkeypatch):
