@@ -1,8 +1,8 @@
 """Which pages does the site have, and where do they come from?  `make site` writes it to build/site.
 
 README, CONTRIBUTING and the stored notebooks are pages as they are; the rest stands in docs/ or is made here from the
-lessons and the package: the glossary, the misconceptions, the reference, the table of GPUs, the error of the simulated
-clock, and explorers that need no kernel, since their pictures are drawn beforehand. No notebook is executed.
+lessons and the package: the examination, the glossary, the misconceptions, the reference, the table of GPUs, the error
+of the simulated clock, and explorers that need no kernel, since their pictures are drawn beforehand. No notebook is executed.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any
 import nbformat
 
 from gpu_course import catalogue
-from tools import address, glossary, misconceptions, plans, slides, tutors
+from tools import address, examination, glossary, misconceptions, plans, slides, tutors
 from tools import notebooks as lessons
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
@@ -198,7 +198,7 @@ def pages(folder: Path) -> None:
     others.sort(key=lambda path: (path.parent, path.stem != "index", path.stem))
     guides = [str(path.with_suffix("").as_posix()) for path in others]
     tree = {
-        "Lessons": books, "Explorers": explored,
+        "Lessons": books, "Examination": ["examination", "examination_answers"], "Explorers": explored,
         "For instructors": [
             *(name for name in guides if name.startswith("instructors/")),
             *(f"instructors/{plan.name}" for plan in plans.plans()), "instructors/tutors",
@@ -234,6 +234,8 @@ def pages(folder: Path) -> None:
         folder / "gpus.md",
         f"# GPUs\n\nWhat makers promise. `course_utils.gpus` has the source of each number.\n\n{table}\n",
     )
+    write(folder / "examination.md", examination.paper())
+    write(folder / "examination_answers.md", examination.answers())
     write(folder / "glossary.md", glossary.page())
     write(folder / "misconceptions.md", misconceptions.page())
     write(folder / "instructors" / "tutors.md", tutors.page())

@@ -50,6 +50,15 @@ def test_links_between_pages_lead_somewhere(sources):
     assert count > 20
 
 
+def test_the_answers_to_the_examination_are_a_page_of_their_own(sources):
+    asked = (sources / "examination.md").read_text(encoding="utf-8")
+    said = (sources / "examination_answers.md").read_text(encoding="utf-8")
+    assert asked.count("<p><b>") == said.count(".** ") == 12
+    assert asked.rstrip().endswith("[The answers](examination_answers.md)")
+    sentences = [set(re.findall(r"[^.\n]{40,}\.", text)) for text in (asked, said)]
+    assert all(sentences) and not set.intersection(*sentences)
+
+
 def headings(lesson: str) -> set[str]:
     (path,) = (notebooks.ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
     texts = [cell.source for cell in notebooks.read(path).cells if cell.cell_type == "markdown"]
