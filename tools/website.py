@@ -2,7 +2,8 @@
 
 README, CONTRIBUTING and the stored notebooks are pages as they are; the rest stands in docs/ or is made here from the
 lessons and the package: the examination, the glossary, the misconceptions, the reference, the table of GPUs, the error
-of the simulated clock, and explorers that need no kernel, since their pictures are drawn beforehand. No notebook is executed.
+of the simulated clock, and explorers that need no kernel, since their pictures are drawn beforehand. No notebook is
+executed.
 """
 
 import argparse
