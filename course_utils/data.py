@@ -91,9 +91,9 @@ def text_batch(batch: int, context: int, generator: torch.Generator | None = Non
 
 def _source(name: str) -> str:
     """Return the text of a module of Python's library, which is not imported."""
-    found = find_spec(name)
-    assert found is not None and isinstance(found.loader, SourceFileLoader)
-    return found.loader.get_source(name) or ""
+    spec = find_spec(name)
+    assert spec is not None and isinstance(spec.loader, SourceFileLoader)
+    return spec.loader.get_source(name) or ""
 
 
 @functools.cache
@@ -103,11 +103,11 @@ def code_lines() -> tuple[tuple[str, int], ...]:
     They are more than 1,000, of 10 to 60 ASCII characters. Python's parser gives the labels: prose stands in docstrings
     and is no example, code is a statement, which the parser writes anew. The lines differ between versions of Python.
     """
-    found = []
+    pairs = []
     for name in _LIBRARY:
         prose, code = _prose_and_code(ast.parse(_source(name)))
-        found += [pair for text, statement in zip(prose, code, strict=False) for pair in ((text, 0), (statement, 1))]
-    return tuple(found)
+        pairs += [pair for text, statement in zip(prose, code, strict=False) for pair in ((text, 0), (statement, 1))]
+    return tuple(pairs)
 
 
 def _prose_and_code(tree: ast.Module) -> tuple[list[str], list[str]]:
@@ -138,10 +138,10 @@ def _is_code(line: str) -> bool:
 
 def _sklearn() -> Path:
     """Return the folder of scikit-learn's data sets. Finds the package without its import, which takes seconds."""
-    found = find_spec("sklearn")
-    if found is None or not found.submodule_search_locations:
+    spec = find_spec("sklearn")
+    if spec is None or not spec.submodule_search_locations:
         raise ModuleNotFoundError("scikit-learn is not installed: pip install scikit-learn")
-    return Path(found.submodule_search_locations[0]) / "datasets"
+    return Path(spec.submodule_search_locations[0]) / "datasets"
 
 
 @functools.cache
@@ -232,7 +232,7 @@ class RandomNumbers(Dataset):
 
 def _place(index: int, length: int) -> int:
     """Return `index` counted from the front. Raises IndexError, which also ends a `for` loop over a data set."""
-    place = index + length if index < 0 else index
-    if not 0 <= place < length:
+    position = index + length if index < 0 else index
+    if not 0 <= position < length:
         raise IndexError(f"index is {index}, the data set has {length} samples")
-    return int(place)
+    return int(position)

@@ -73,9 +73,9 @@ def explain(error: BaseException) -> Explanation:
     message = str(error)
     kind = f"{type(error).__module__}.{type(error).__qualname__}"
     for name, pattern, what, why, now in _KNOWN:
-        found = re.search(pattern, f"{message}\n{kind}", re.DOTALL)
-        if found:
-            parts = {key: value for key, value in found.groupdict().items() if value is not None}
+        match = re.search(pattern, f"{message}\n{kind}", re.DOTALL)
+        if match:
+            parts = {key: value for key, value in match.groupdict().items() if value is not None}
             return Explanation(name, _fill(what, parts), why, now)
     first = (message.strip().partition("\n")[0] or "no message")[:200]
     return Explanation(
@@ -124,9 +124,9 @@ _DEVICE = r"(?:cpu|cuda|sim|mps|xpu|meta)(?::\d+)?"
 
 def _known() -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the kinds of errors in the file beside this module: name, pattern, what, why and now."""
-    for one in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["error"]:
-        pattern = one["pattern"] if isinstance(one["pattern"], str) else "|".join(one["pattern"])
-        yield one["name"], pattern.replace("<device>", _DEVICE), one["what"], one["why"], one["now"]
+    for error in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["error"]:
+        pattern = error["pattern"] if isinstance(error["pattern"], str) else "|".join(error["pattern"])
+        yield error["name"], pattern.replace("<device>", _DEVICE), error["what"], error["why"], error["now"]
 
 
 _KNOWN = tuple(_known())

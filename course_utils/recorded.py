@@ -117,13 +117,13 @@ def _run(data: dict[str, Any]) -> Run:
 
 @functools.cache
 def _all_facts(path: Path) -> tuple[Fact, ...]:
-    found = []
+    known = []
     for source in tomllib.loads(path.read_text(encoding="utf-8"))["source"]:
         for own in source.pop("fact"):
             told = {**source, **own}
             numbers = [told.pop("value")] if "value" in told else told.pop("y")
-            found.append(Fact(**{**told, "x": tuple(told.get("x", ())), "y": tuple(numbers)}))
-    return tuple(found)
+            known.append(Fact(**{**told, "x": tuple(told.get("x", ())), "y": tuple(numbers)}))
+    return tuple(known)
 
 
 def facts(key: str = "", *, longer: bool = True) -> tuple[Fact, ...]:
@@ -137,12 +137,12 @@ def published(key: str) -> Value:
 
     Raises ValueError where nothing is known under that key.
     """
-    found = facts(key)
-    if not found:
+    known = facts(key)
+    if not known:
         raise ValueError(f"key is {key!r}, published are {', '.join(sorted({fact.key for fact in facts()}))}")
-    places = [f", {fact.software}, {fact.address}" if fact.software else f", {fact.address}" for fact in found]
-    rows = [(label + place, number) for (label, number), place in zip(map(_row, found), places, strict=True)]
-    return Value(found[0].unit, tuple(rows))
+    places = [f", {fact.software}, {fact.address}" if fact.software else f", {fact.address}" for fact in known]
+    rows = [(label + place, number) for (label, number), place in zip(map(_row, known), places, strict=True)]
+    return Value(known[0].unit, tuple(rows))
 
 
 def _row(fact: Fact) -> tuple[str, float]:
@@ -227,9 +227,9 @@ def _check_lengths(xs: Numbers, curves: Mapping[str, Numbers], predicted: Mappin
         raise ValueError("ys is {}, it must be a curve over xs, or at least one curve by name")
     places = len(arguments.numbers("xs", xs))
     for name, line in named.items():
-        found = len(arguments.numbers(name, line))
-        if found != places or not found:
-            raise ValueError(f"{name} has {found} numbers for {places} in xs, it must have one for each")
+        points = len(arguments.numbers(name, line))
+        if points != places or not points:
+            raise ValueError(f"{name} has {points} numbers for {places} in xs, it must have one for each")
 
 
 def value(key: str, live: float, unit: str, *, predicted: Mapping[str, float] | None = None, simulated=False) -> Value:

@@ -253,5 +253,5 @@ def _name(func) -> str:
 
 def _data(func, args, kwargs) -> object:
     """Return what a constructor makes a tensor from."""
-    place = 1 if func.__name__ == "new_tensor" else 0
-    return args[place] if len(args) > place else kwargs.get("data", kwargs.get("obj"))
+    index = 1 if func.__name__ == "new_tensor" else 0
+    return args[index] if len(args) > index else kwargs.get("data", kwargs.get("obj"))

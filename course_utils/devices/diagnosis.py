@@ -70,8 +70,8 @@ def _cause(r: Report) -> tuple[str, str]:
         return _why_no_other(r)
     seen = bool(r.driver_gpus) or r.nvidia_on_bus
     if r.cuda_build is None:
-        found = "although this machine has an NVIDIA GPU" if seen else "and no NVIDIA GPU was found"
-        return "cpu-only build", f"PyTorch {r.torch} is built without CUDA, {found}."
+        hardware = "although this machine has an NVIDIA GPU" if seen else "and no NVIDIA GPU was found"
+        return "cpu-only build", f"PyTorch {r.torch} is built without CUDA, {hardware}."
     if r.driver_error and not seen and r.system == "Linux" and not (r.wsl or r.container):
         return "no gpu", "There is an NVIDIA driver, and no NVIDIA GPU is plugged in."
     if r.driver_error:
@@ -110,10 +110,10 @@ def _runs(capability: str, arch_list: tuple[str, ...]) -> bool:
         return capability in arch_list
     number = int(capability.replace(".", ""))
     for arch in arch_list:
-        found = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
-        if not found:
+        match = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", arch)
+        if not match:
             continue
-        kind, built, suffix = found[1], int(found[2]), found[3]
+        kind, built, suffix = match[1], int(match[2]), match[3]
         family = built // 10 == number // 10 and built <= number and not {built, number} & _TEGRA
         if built == number or (suffix != "a" and family) or (kind == "compute" and not suffix and built <= number):
             return True
@@ -139,8 +139,8 @@ def _why_no_other(r: Report) -> tuple[str, str]:
         if r.visible_devices is not None and not _shown(r.visible_devices, 1):
             return "hidden", f"{_variable(r)} is {r.visible_devices!r}, which hides the GPU from PyTorch."
         return "unknown", f"PyTorch {r.torch} with ROCm {r.rocm_build} does not use the AMD GPU of this machine."
-    found = "and this machine has one of NVIDIA" if r.driver_gpus or r.nvidia_on_bus else "and none was found"
-    return "build for another gpu", f"PyTorch {r.torch} is built for {maker} GPUs, {found}."
+    hardware = "and this machine has one of NVIDIA" if r.driver_gpus or r.nvidia_on_bus else "and none was found"
+    return "build for another gpu", f"PyTorch {r.torch} is built for {maker} GPUs, {hardware}."
 
 
 def _why_no_driver(r: Report, seen: bool) -> tuple[str, str]:
@@ -148,8 +148,8 @@ def _why_no_driver(r: Report, seen: bool) -> tuple[str, str]:
         return "wsl without driver", "Linux under Windows (WSL) sees no NVIDIA driver."
     if r.container:
         return "container without gpu", "This container was started without access to a GPU."
-    found = "This machine has an NVIDIA GPU" if seen else "PyTorch is built with CUDA"
-    return "no driver", f"{found}, but no NVIDIA driver is installed."
+    hardware = "This machine has an NVIDIA GPU" if seen else "PyTorch is built with CUDA"
+    return "no driver", f"{hardware}, but no NVIDIA driver is installed."
 
 
 def _why_not_seen(r: Report) -> tuple[str, str]:
@@ -180,8 +180,8 @@ def _shown(setting: str, count: int) -> list[int | str]:
             return [] if len(set(parts)) < len(parts) else [part for part in parts if part.startswith(prefix)]
     shown: list[int | str] = []
     for part in parts:
-        found = re.match(r"[+-]?\d+", part.strip())
-        number = int(found[0]) if found else -1
+        match = re.match(r"[+-]?\d+", part.strip())
+        number = int(match[0]) if match else -1
         if number in shown:
             return []  # a number twice hides all
         if not 0 <= number < count:
@@ -200,8 +200,8 @@ def _meaning(table: str, message: str) -> tuple[str, str] | None:
 
 def _major(version: str) -> int | None:
     """Return the first number of a version; None where there is none: on a Jetson the driver may say "[N/A]"."""
-    found = re.match(r"\d+", version)
-    return int(found[0]) if found else None
+    match = re.match(r"\d+", version)
+    return int(match[0]) if match else None
 
 
 def _on_tegra(r: Report) -> bool:

@@ -106,12 +106,12 @@ class Report:
     @classmethod
     def stored(cls) -> "dict[str, Report]":
         """Return the reports that come with the course, by name: one for each common case, written after real ones."""
-        found = {}
+        reports = {}
         for path in sorted(_FOLDER.glob("*.json")):
             entries = json.loads(path.read_text(encoding="utf-8"))
             fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in entries.items()}
-            found[path.stem] = cls(**fields)
-        return found
+            reports[path.stem] = cls(**fields)
+        return reports
 
     def __repr__(self) -> str:
         """Return what decides a diagnosis, in one line that fits into a message."""

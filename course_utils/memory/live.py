@@ -46,12 +46,12 @@ class Census(tables.Table):
 
     def cells(self) -> list[list[str]]:
         groups: dict[tuple, list[Alive]] = {}
-        for one in self.storages:
-            groups.setdefault(one[1:5], []).append(one)
+        for storage in self.storages:
+            groups.setdefault(storage[1:5], []).append(storage)
         rows = []
-        for (shape, dtype, owner, made), ones in groups.items():
-            size_bytes, fmt = sum(one.bytes for one in ones), str(dtype).removeprefix("torch.")
-            count = f"{len(ones)} ×" if len(ones) > 1 else "1"
+        for (shape, dtype, owner, made), storages in groups.items():
+            size_bytes, fmt = sum(one.bytes for one in storages), str(dtype).removeprefix("torch.")
+            count = f"{len(storages)} ×" if len(storages) > 1 else "1"
             rows.append((size_bytes, [count, str(shape), fmt, plots.bytes_text(size_bytes), owner, made]))
         return [cells for _, cells in sorted(rows, key=lambda row: -row[0])]
 

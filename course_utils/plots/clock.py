@@ -62,12 +62,12 @@ def ranks(seen: ClusterTimeline, title: str = "") -> Figure:
     title = title or f"{len(seen.ranks)} ranks, simulated {seen.ranks[0].spec_name}"
     figure, axes = look.new(title, height_in=1.3 + 0.28 * len(rows), said=str(seen))
     for height, (rank, what) in enumerate(rows):
-        one = seen.ranks[rank]
-        shift_ns = one.begin_ns - seen.first_ns
+        timeline = seen.ranks[rank]
+        shift_ns = timeline.begin_ns - seen.first_ns
         if what == "computes":
-            _draw_phases(axes, height, one.phases(), shift_ns)
+            _draw_phases(axes, height, timeline.phases(), shift_ns)
         for kind in ("kernel",) if what == "computes" else ("waits", "message"):
-            _draw_records(axes, height, one.select(kind), shift_ns)
+            _draw_records(axes, height, timeline.select(kind), shift_ns)
     _finish(figure, axes, [f"rank {rank} {what}" for rank, what in rows], seen.total_ms, [_label(seen)])
     return figure
 
@@ -107,8 +107,8 @@ def _bars(
 def _blamed(gaps: Mapping[str, Sequence[Gap]], total_ns: int) -> _Blamed:
     """Return the three lines that cost most, if that is 3 % of the time or more: what is said, the longest gap."""
     spent, longest = Counter(), {}
-    for row, found in gaps.items():
-        for gap in found:
+    for row, gaps_of_row in gaps.items():
+        for gap in gaps_of_row:
             key = (row, gap.line, gap.cause)
             spent[key] += gap.duration_ns
             longest[key] = max(gap, longest.get(key, gap), key=lambda one: one.duration_ns)

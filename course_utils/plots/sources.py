@@ -60,9 +60,9 @@ def curves(found: Comparison, title: str = "", *, log: str = "xy") -> Figure:
     markers = itertools.cycle(_MARKERS)
     names = list(dict.fromkeys(curve.name or curve.source for curve in found.curves))
     for curve in found.curves:
-        place = names.index(curve.name or curve.source)
+        index = names.index(curve.name or curve.source)
         marked = {"marker": next(markers)} if curve.is_points else {}
-        add_curve(axes, curve, color=look.PALETTE[place % len(look.PALETTE)], **marked)
+        add_curve(axes, curve, color=look.PALETTE[index % len(look.PALETTE)], **marked)
     look.legend(axes)
     return figure
 

@@ -40,30 +40,30 @@ def touched(report: Report | TritonReport, array: str) -> Figure:
         raise ValueError(f"the report has no accesses to {array!r}; it has {', '.join(report.touched) or 'none'}")
     size = report.sizes[array]
     if isinstance(report, TritonReport):
-        found, ylabel = _by_programs(report, array)
+        touches, ylabel = _by_programs(report, array)
         title, untouched = f"{array} has {size:,} elements", set()
     else:
-        found, ylabel = _by_threads(report, array)
-        wrong = sum(int(_outside(one, size).sum()) for one in found)
+        touches, ylabel = _by_threads(report, array)
+        wrong = sum(int(_outside(one, size).sum()) for one in touches)
         title = f"{report.kernel}: {wrong:,} access{'es' * (wrong > 1)} out of bounds" if wrong else report.kernel
-        untouched = set(range(min(size, _LARGEST))).difference(*(one.elements.tolist() for one in found))
+        untouched = set(range(min(size, _LARGEST))).difference(*(one.elements.tolist() for one in touches))
     figure, axes = look.new(title, f"element of {array}", ylabel, height_in=3.0)
     axes.grid(False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.get_major_locator().set_params(integer=True)
     for element in untouched:
         axes.axvspan(element - 0.5, element + 0.5, color=look.GRID, zorder=0)
-    for one in found:
-        wrong = _outside(one, size)
-        for which, colour in ((~wrong, BLOCKS[one.block % len(BLOCKS)]), (wrong, look.RED)):
-            axes.scatter(one.elements[which], one.rows[which], 12, colour, marker=one.mark, zorder=2)
+    for touch in touches:
+        wrong = _outside(touch, size)
+        for which, colour in ((~wrong, BLOCKS[touch.block % len(BLOCKS)]), (wrong, look.RED)):
+            axes.scatter(touch.elements[which], touch.rows[which], 12, colour, marker=touch.mark, zorder=2)
     for edge in (-0.5, size - 0.5):
         axes.axvline(edge, color=look.INK, linewidth=1)
     return figure
 
 
-def _outside(one: _Touches, size: int) -> np.ndarray:
-    return (one.elements < 0) | (one.elements >= size)
+def _outside(touch: _Touches, size: int) -> np.ndarray:
+    return (touch.elements < 0) | (touch.elements >= size)
 
 
 def _by_threads(report: Report, array: str) -> tuple[list[_Touches], str]:
@@ -73,15 +73,15 @@ def _by_threads(report: Report, array: str) -> tuple[list[_Touches], str]:
     for element, block, thread, kind in report.touched[array]:
         groups.setdefault((block, "x" if kind == "read" else "o"), []).append((element, block * per_block + thread))
     columns = {key: np.array(pairs).T for key, pairs in groups.items()}
-    found = [_Touches(elements, rows, *key) for key, (elements, rows) in columns.items()]
-    return found, f"thread, {per_block} a block"
+    touches = [_Touches(elements, rows, *key) for key, (elements, rows) in columns.items()]
+    return touches, f"thread, {per_block} a block"
 
 
 def _by_programs(report: TritonReport, array: str) -> tuple[list[_Touches], str]:
     """Return what each program of a Triton kernel touched, a row for each, and what the rows are."""
-    programs, found = sorted(report.touched[array].items()), []
+    programs, touches = sorted(report.touched[array].items()), []
     one_axis = all(program[1:] == (0, 0) for program, _ in programs)
-    for place, (program, elements) in enumerate(programs):
-        row = program[0] if one_axis else place
-        found.append(_Touches(elements, np.full(elements.size, row), row, "|"))
-    return found, "program" if one_axis else "programs, one after the other"
+    for index, (program, elements) in enumerate(programs):
+        row = program[0] if one_axis else index
+        touches.append(_Touches(elements, np.full(elements.size, row), row, "|"))
+    return touches, "program" if one_axis else "programs, one after the other"

@@ -74,15 +74,15 @@ def measure(
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}, it must be a function without arguments, such as lambda: x @ x")
-    place = devices.chosen(device)
+    chosen = devices.chosen(device)
     arguments.positive("min_time_s", min_time_s)
     if repeats is not None:
         arguments.whole("repeats", repeats)
-    if simgpu.is_simulated(place):
-        return _simulated(fn, place, repeats or _SIMULATED_RUNS)
-    once_s = _once(fn, place)
-    number, times = _runs(fn, place, once_s, min_time_s, repeats)
-    return Timing(tuple(times), number, str(place), "live")
+    if simgpu.is_simulated(chosen):
+        return _simulated(fn, chosen, repeats or _SIMULATED_RUNS)
+    once_s = _once(fn, chosen)
+    number, times = _runs(fn, chosen, once_s, min_time_s, repeats)
+    return Timing(tuple(times), number, str(chosen), "live")
 
 
 def _once(fn: Callable[[], Any], device: torch.device) -> float:
@@ -105,8 +105,8 @@ def _runs(fn: Any, device: torch.device, once_s: float, min_time_s: float, repea
     from torch.utils import benchmark
 
     timer = benchmark.Timer("fn()", globals={"fn": fn}, num_threads=torch.get_num_threads(), timer=_clock(device))
-    found = timer.blocked_autorange(min_run_time=max(min_time_s, _LEAST_RUNS * once_s))
-    number, times = found.number_per_run, list(found.times)
+    measured = timer.blocked_autorange(min_run_time=max(min_time_s, _LEAST_RUNS * once_s))
+    number, times = measured.number_per_run, list(measured.times)
     more = plain.repeat(max(0, _LEAST_RUNS - len(times)), number)  # where a run took long
     return number, times + [seconds / number for seconds in more]
 

@@ -118,9 +118,9 @@ def product(fmt: str, size: int, device: torch.device) -> Callable[[], torch.Ten
     a, b = (torch.randn(size, size, device=device).to(_DTYPES[fmt]) for _ in range(2))
     if fmt != "fp8":
         return lambda: a @ b
-    one, whole = torch.ones(1, device=device), torch.nn.functional.ScalingType.TensorWise
+    unscaled, whole = torch.ones(1, device=device), torch.nn.functional.ScalingType.TensorWise
     columns = b.t()  # the product in fp8 takes its second matrix by columns
-    return lambda: torch.nn.functional.scaled_mm(a, columns, one, whole, one, whole)
+    return lambda: torch.nn.functional.scaled_mm(a, columns, unscaled, whole, unscaled, whole)
 
 
 @contextlib.contextmanager
@@ -163,12 +163,12 @@ def roofline(device: torch.device | str | None = None) -> Roofline:
     Of the simulated GPU it is that of its data sheet ("at peak"), labelled simulated; its clock is computed from the
     shares of these rates that kernels reach (`simgpu.Costs`).
     """
-    place = devices.chosen(device)
-    if simgpu.is_simulated(place):
-        row = gpus.get(torch.get_device_module("sim").get_device_name(place).removeprefix("Simulated "))
-        return Roofline(row.bandwidth_gbps, _float_rates(row), "simulated", str(place))
-    rates = {fmt: best_tflops(fmt, place) for fmt in formats(place)}
-    return Roofline(_bandwidth_gbps(place), rates, "live", str(place))
+    chosen = devices.chosen(device)
+    if simgpu.is_simulated(chosen):
+        row = gpus.get(torch.get_device_module("sim").get_device_name(chosen).removeprefix("Simulated "))
+        return Roofline(row.bandwidth_gbps, _float_rates(row), "simulated", str(chosen))
+    rates = {fmt: best_tflops(fmt, chosen) for fmt in formats(chosen)}
+    return Roofline(_bandwidth_gbps(chosen), rates, "live", str(chosen))
 
 
 def predicted(gpu: str) -> Roofline:

@@ -129,15 +129,15 @@ def _places(devices: Sequence[Any] | None, nprocs: int) -> tuple[str, ...]:
         raise TypeError(f"devices is {devices!r}, it must be a list with the device of each rank")
     if len(devices) != nprocs:
         raise ValueError(f"devices has {len(devices)} entries, it must have one for each of the {nprocs} ranks")
-    found = [arguments.device(f"devices[{rank}]", device) for rank, device in enumerate(devices)]
-    for rank, device in enumerate(found):
+    places = [arguments.device(f"devices[{rank}]", device) for rank, device in enumerate(devices)]
+    for rank, device in enumerate(places):
         if device.type not in ("cpu", "cuda"):
             raise ValueError(f"devices[{rank}] is {device}, ranks compute on 'cpu' or on a GPU such as 'cuda:0'")
         if device.type == "cuda" and not (
             torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
         ):
             raise ValueError(f"devices[{rank}] is {device}, and this machine has no such GPU")
-    return tuple(f"cuda:{device.index or 0}" if device.type == "cuda" else "cpu" for device in found)
+    return tuple(f"cuda:{device.index or 0}" if device.type == "cuda" else "cpu" for device in places)
 
 
 def _backend(places: tuple[str, ...]) -> str:

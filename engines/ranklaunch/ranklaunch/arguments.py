@@ -30,22 +30,22 @@ def number(argument: str, given: Any, *, finite: bool = True, least: float | Non
     try:
         if isinstance(given, bool | str | bytes | bytearray):
             raise TypeError
-        found = float(given)
+        result = float(given)
     except (TypeError, ValueError, RuntimeError, OverflowError):
         raise TypeError(f"{argument} must be a number, not {given!r}") from None
-    if finite and not math.isfinite(found):
+    if finite and not math.isfinite(result):
         raise ValueError(f"{argument} must be a finite number, not {given!r}")
-    if least is not None and found < least:
+    if least is not None and result < least:
         raise ValueError(f"{argument} must be at least {least}, not {given!r}")
-    return found
+    return result
 
 
 def positive(argument: str, given: Any) -> float:
     """Return a finite number above 0."""
-    found = number(argument, given)
-    if found <= 0:
+    result = number(argument, given)
+    if result <= 0:
         raise ValueError(f"{argument} must be a number above 0, not {given!r}")
-    return found
+    return result
 
 
 def whole(argument: str, given: Any, *, least: int = 1) -> int:

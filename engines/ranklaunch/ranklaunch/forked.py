@@ -212,8 +212,8 @@ class _Forking:
                     self.become_rank(session, descriptors, 3 * rank)
                 self.ranks[pid] = session, rank
                 _tell(session, rank, "pid", pid)
-            for one in descriptors:
-                os.close(one)
+            for descriptor in descriptors:
+                os.close(descriptor)
         return bool(data)
 
     def become_rank(self, session: socket.socket, descriptors: list[int], first: int) -> None:
@@ -227,11 +227,11 @@ class _Forking:
             os.dup2(descriptors[first + 1], 1)
             os.dup2(descriptors[first + 2], 2)
             others = (one[0] for one in [*self.ranks.values(), *self.over])
-            for one in (self.main, self.wake, self.woken, session, *others):
-                one.close()
+            for connection in (self.main, self.wake, self.woken, session, *others):
+                connection.close()
             control = socket.socket(fileno=descriptors.pop(first))
-            for one in descriptors:
-                os.close(one)
+            for descriptor in descriptors:
+                os.close(descriptor)
             worker.run(control)
         finally:
             os._exit(1)
@@ -245,8 +245,8 @@ class _Forking:
     def reap(self) -> None:
         """Collect processes that ended."""
         with contextlib.suppress(ChildProcessError):
-            while (found := os.waitpid(-1, os.WNOHANG))[0]:
-                pid, status = found
+            while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                pid, status = ended
                 if pid in self.ranks:
                     with contextlib.suppress(OSError):  # its group, should Linux not list children
                         os.killpg(pid, signal.SIGTERM)

@@ -57,9 +57,9 @@ class Pace:
 
     def _spent(self) -> tuple[float, float, float | None]:
         """Return the seconds since the begin, how many of them were given, and how many were computed, if known."""
-        wall_s, found = time.monotonic() - self.begin_s, [self._since(rank) for rank in self.late()]
-        known = [one.cpu_s for one in found if one is not None]
-        return wall_s, given(wall_s, found, cores()), sum(known) if known else None
+        wall_s, works = time.monotonic() - self.begin_s, [self._since(rank) for rank in self.late()]
+        known = [one.cpu_s for one in works if one is not None]
+        return wall_s, given(wall_s, works, cores()), sum(known) if known else None
 
     def _since(self, rank: int) -> Work | None:
         """Return what a rank has used and missed since the begin; None where the system does not say."""
@@ -91,23 +91,23 @@ def _share(cores: int) -> float:
 def work(pid: int) -> Work | None:
     """Return what a process, its threads, and the processes that it started have used; None if Linux does not say."""
     try:
-        found = [_used(pid)]
+        works = [_used(pid)]
     except (OSError, ValueError):  # no Linux, not compiled in, or the process has ended
         return None
     for child in _children(pid):
         with contextlib.suppress(OSError, ValueError):
-            found.append(_used(child))
-    return Work(sum(one.cpu_s for one in found), max(one.held_s for one in found), any(one.runnable for one in found))
+            works.append(_used(child))
+    return Work(sum(one.cpu_s for one in works), max(one.held_s for one in works), any(one.runnable for one in works))
 
 
 def _used(pid: int) -> Work:
     """Return what a process has used, and its children that ended, and what its threads missed."""
     ticks = sum(map(int, _stat(f"/proc/{pid}/stat")[11:15]))
     missed_ns, runnable = [int(_read(f"/proc/{pid}/schedstat").split()[1])], False
-    for one in os.listdir(f"/proc/{pid}/task"):
+    for thread in os.listdir(f"/proc/{pid}/task"):
         with contextlib.suppress(OSError):  # the thread has ended since
-            missed_ns.append(int(_read(f"/proc/{pid}/task/{one}/schedstat").split()[1]))
-            runnable |= _stat(f"/proc/{pid}/task/{one}/stat")[0] == "R"
+            missed_ns.append(int(_read(f"/proc/{pid}/task/{thread}/schedstat").split()[1]))
+            runnable |= _stat(f"/proc/{pid}/task/{thread}/stat")[0] == "R"
     return Work(ticks / os.sysconf("SC_CLK_TCK"), max(missed_ns) / 1e9, runnable)
 
 
@@ -118,11 +118,11 @@ def _stat(path: str) -> list[str]:
 
 def _children(pid: int) -> list[int]:
     """Return the processes that a process started, and those that these started."""
-    found = []
+    children = []
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            found += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
-    return found + [one for child in found for one in _children(child)]
+            children += map(int, _read(f"/proc/{pid}/task/{thread}/children").split())
+    return children + [one for child in children for one in _children(child)]
 
 
 def _read(path: str) -> str:

@@ -167,18 +167,18 @@ def _started_by(pids: set[int]) -> set[int]:
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, timeout=5).stdout
         parents = {int(pid): int(parent) for pid, parent in (line.split() for line in listed.splitlines())}
-        found, grown = set(), pids
-        while grown := {pid for pid, parent in parents.items() if parent in grown} - found:
-            found |= grown
-        return found
+        started, grown = set(), pids
+        while grown := {pid for pid, parent in parents.items() if parent in grown} - started:
+            started |= grown
+        return started
     return set()  # there is no such program: their process groups end all the same
 
 
 def fresh(call: str, **options: Any) -> subprocess.Popen[bytes]:
     """Start a fresh interpreter that makes a call in this room, with the same path for imports."""
-    found = search_path()
-    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and one not in found]
-    code, environment = f"from ranklaunch import {call}", {"PYTHONPATH": os.pathsep.join([*given, *found])}
+    path = search_path()
+    given = [one for one in os.environ.get("PYTHONPATH", "").split(os.pathsep) if one and one not in path]
+    code, environment = f"from ranklaunch import {call}", {"PYTHONPATH": os.pathsep.join([*given, *path])}
     return subprocess.Popen[bytes](
         [sys.executable, "-P", "-c", code], cwd=folder(), env=os.environ | environment, **options
     )

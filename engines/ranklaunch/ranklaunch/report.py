@@ -133,13 +133,13 @@ def first_failure(seen: Seen) -> RankError:
 
     Ranks that raised the same error at the same line have one cause: they are named together, the lowest first.
     """
-    found = {rank: trouble for rank in range(seen.ranks) if (trouble := seen.trouble(rank))}
-    first = min(found.values(), key=lambda one: (one.lost_partner, one.at_s))
+    troubles = {rank: trouble for rank in range(seen.ranks) if (trouble := seen.trouble(rank))}
+    first = min(troubles.values(), key=lambda trouble: (trouble.lost_partner, trouble.at_s))
     alike = first.kind in ("raised", "result")
-    same = [rank for rank, one in found.items() if one is first or (alike and one.text == first.text)]
+    same = [rank for rank, trouble in troubles.items() if trouble is first or (alike and trouble.text == first.text)]
     states = seen.states()
     others = [rank for rank in range(seen.ranks) if rank not in same]
-    own = [rank for rank in others if rank in found and not found[rank].lost_partner]
+    own = [rank for rank in others if rank in troubles and not troubles[rank].lost_partner]
     more = [f"rank {rank} {states[rank].splitlines()[0]}" for rank in own]
     lines = [f"{_ranks(same)} {first.text}"]
     if others:

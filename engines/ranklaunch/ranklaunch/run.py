@@ -168,9 +168,9 @@ class Run:
         if begin:
             self.crashed[rank] = data[begin.start() :]
             return data[: begin.start()]
-        for kept in (self.asked, self.crashed):
-            if rank in kept:
-                kept[rank] += data
+        for texts in (self.asked, self.crashed):
+            if rank in texts:
+                texts[rank] += data
                 return b""
         return data
 
@@ -237,7 +237,7 @@ def _main_stack(dump: bytes) -> list[FrameSummary]:
 
 def _letters(text: str) -> str:
     r"""Return what faulthandler wrote, which has ASCII alone, with the letters that it writes as \xe9 or \u0141."""
-    return _ESCAPED.sub(lambda found: chr(int(found[0][2:], 16)), text)
+    return _ESCAPED.sub(lambda match: chr(int(match[0][2:], 16)), text)
 
 
 def _read(file: str) -> str:

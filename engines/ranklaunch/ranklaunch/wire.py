@@ -83,8 +83,8 @@ class Look(NamedTuple):
 
     def moved(self, before: "Look", seconds: float) -> bool:
         """Return whether the rank has got on in the `seconds` since the look `before`: it is elsewhere, or computes."""
-        at, was = ([(one.filename, one.lineno, one.name) for one in look.frames] for look in (self, before))
-        if at and was and at != was:
+        now, was = ([(one.filename, one.lineno, one.name) for one in look.frames] for look in (self, before))
+        if now and was and now != was:
             return True
         if self.cpu_s is None or before.cpu_s is None:
             return False
@@ -114,8 +114,8 @@ def failure(error: BaseException, seen: frozenset[int] = frozenset()) -> Failure
         words = short("".join(traceback.format_exception_only(error)).strip(), _LONGEST)
     except Exception:  # an error whose own text cannot be made
         words = type(error).__name__
-    at, parts = _frames(traceback.walk_tb(error.__traceback__)), tuple(failure(one, seen) for one in inner)
-    return Failure(type(error).__name__, words, at, cause, time.perf_counter(), parts)
+    frames, parts = _frames(traceback.walk_tb(error.__traceback__)), tuple(failure(one, seen) for one in inner)
+    return Failure(type(error).__name__, words, frames, cause, time.perf_counter(), parts)
 
 
 def frames(innermost: types.FrameType) -> list[FrameSummary]:
@@ -184,9 +184,9 @@ def known_classes() -> dict[type, str]:
 
 def name_in_main(classes: Iterable[type]) -> None:
     """Let pickle find classes typed in a cell by their names: collectives of objects and `torch.save` use it."""
-    for one in classes:
-        if one.__module__ == "__main__" and "." not in one.__qualname__:
-            setattr(sys.modules["__main__"], one.__name__, one)
+    for typed in classes:
+        if typed.__module__ == "__main__" and "." not in typed.__qualname__:
+            setattr(sys.modules["__main__"], typed.__name__, typed)
 
 
 def _typed() -> list[CustomOpDef]:
@@ -273,7 +273,7 @@ _by_value = threading.Lock()
 
 def dumps_call(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """Return a call pickled. Raises TypeError that names the function or the argument that cannot be sent."""
-    parts = {"fn": fn, **{f"argument {at}": one for at, one in enumerate(args, 1)}, **kwargs}
+    parts = {"fn": fn, **{f"argument {index}": value for index, value in enumerate(args, 1)}, **kwargs}
     return _dumps_function(fn, (fn, args, kwargs), parts)
 
 
@@ -301,12 +301,12 @@ def _dumps_function(fn: Any, value: Any, parts: dict[str, Any]) -> bytes:
 
 def _sendable(operators: list[CustomOpDef]) -> list[CustomOpDef]:
     """Return those that can be sent: a function may find one by `torch.ops.name`, which its text alone shows."""
-    found = []
-    for one in operators:
+    sendable = []
+    for operator in operators:
         with contextlib.suppress(Exception):
-            dumps(one)
-            found.append(one)
-    return found
+            dumps(operator)
+            sendable.append(operator)
+    return sendable
 
 
 def _culprit(parts: dict[str, Any], seen: frozenset[int] = frozenset()) -> list[str]:
@@ -318,8 +318,8 @@ def _culprit(parts: dict[str, Any], seen: frozenset[int] = frozenset()) -> list[
             except Exception:
                 used = {}
                 with contextlib.suppress(TypeError, ValueError):  # no function; a name that has no value yet
-                    found = inspect.getclosurevars(part)
-                    used = {**found.nonlocals, **found.globals}
+                    variables = inspect.getclosurevars(part)
+                    used = {**variables.nonlocals, **variables.globals}
                 return [name, *_culprit(used, seen | {id(part)})]
     return []
 
@@ -331,10 +331,10 @@ def _unimportable(fn: Any) -> types.ModuleType | None:
         return None
     path = None
     for name in itertools.accumulate(module.__name__.split("."), "{}.{}".format):
-        found = importlib.machinery.PathFinder.find_spec(name, path)
-        if found is None:
+        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        if spec is None:
             return module
-        path = found.submodule_search_locations
+        path = spec.submodule_search_locations
     return None
 
 
@@ -369,9 +369,9 @@ def _tensor(tensor: torch.Tensor) -> tuple[Any, ...] | None:
 
 def _bytes_of(storage: torch.UntypedStorage) -> ctypes.Array[ctypes.c_char]:
     """Return the bytes of a storage on the CPU, not copied; NumPy, which gives them too, may not be there."""
-    found: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
-    found.storage = storage  # alive as long as its bytes
-    return found
+    content: Any = (ctypes.c_char * storage.nbytes()).from_address(storage.data_ptr())
+    content.storage = storage  # alive as long as its bytes
+    return content
 
 
 def _cpu_tensor(

@@ -141,8 +141,8 @@ def _cpu_s() -> float | None:
     """
     if device is not None and device.type == "cuda":
         return None
-    found = os.times()
-    return found.user + found.system + found.children_user + found.children_system
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def _outcome(channel: wire.Channel, requests: queue.SimpleQueue[str], rank: int, job: Job) -> tuple[str, Any]:

@@ -26,8 +26,8 @@ def for_nvrtc(source: str) -> str:
     parts, end = [], 0
     for token in CudaText(source).tokens:
         if token.kind == "directive" and header(token.text) in C_HEADERS:
-            parts += [source[end : token.at], " "]
-            end = token.at + len(token.text)
+            parts += [source[end : token.start], " "]
+            end = token.start + len(token.text)
     return (HERE / "nvrtc.h").read_text(encoding="utf-8") + "".join(parts) + source[end:]
 
 
@@ -74,8 +74,8 @@ def _toolkit() -> Generator[None]:
 
 def _of_pip(pattern: str) -> Iterator[Path]:
     """Yield files of NVIDIA's packages that pip installed."""
-    found = importlib.util.find_spec("nvidia")
-    for folder in (found.submodule_search_locations or []) if found else []:
+    spec = importlib.util.find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
         yield from Path(folder).glob(f"*/{pattern}")
 
 

@@ -86,9 +86,9 @@ def _compiled(source: str, name: str, parameters: str, others: tuple[str, ...]) 
     if len(texts) != len(program.parameters):
         texts = [""] * len(program.parameters)
     known = []
-    for place, (text, (pointer, _, code)) in enumerate(zip(texts, program.parameters, strict=True)):
+    for index, (text, (pointer, _, code)) in enumerate(zip(texts, program.parameters, strict=True)):
         own = re.match(r"(.*?)\s*(\w+)\s*(?:\[\s*\])?$", re.sub(r"\s*\b__restrict__", "", text))
-        known.append(Parameter(own[2] if own else f"argument {place}", own[1] if own else "", pointer, code))
+        known.append(Parameter(own[2] if own else f"argument {index}", own[1] if own else "", pointer, code))
     return Kernel(name, source, tuple(known), program)
 
 
@@ -183,23 +183,23 @@ class Kernel:
             raise CudaFault("arguments", f"{self!r} takes {len(self.parameters)} arguments, not {len(args)}")
         memories: dict[int, Memory] = {}
         words: list[tuple[int, bytes]] = []
-        for place, (one, value) in enumerate(zip(self.parameters, args, strict=True)):
-            if not one.pointer or value is None:
-                words.append((-1, _scalar(place, one, value) if not one.pointer else bytes(8)))
+        for index, (parameter, value) in enumerate(zip(self.parameters, args, strict=True)):
+            if not parameter.pointer or value is None:
+                words.append((-1, _scalar(index, parameter, value) if not parameter.pointer else bytes(8)))
                 continue
-            tensor = _pointed(place, one, value)
+            tensor = _pointed(index, parameter, value)
             first = next(iter(memories.values()), None)
             if first and tensor.device != first.tensor.device:
-                where = f"`{one.name}` on {tensor.device}, `{first.name}` on {first.tensor.device}"
+                where = f"`{parameter.name}` on {tensor.device}, `{first.name}` on {first.tensor.device}"
                 raise CudaFault("arguments", f"{where}: a kernel needs all its tensors on one device")
             if not tensor.is_contiguous():
-                report.notes += (f"`{one.name}` is not contiguous: the kernel gets its memory, not its strides",)
+                report.notes += (f"`{parameter.name}` is not contiguous: the kernel gets its memory, not its strides",)
             size, lo = tensor.element_size(), int(tensor.storage_offset()) * tensor.element_size()
             last = sum((n - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
             hi = lo + (last + 1) * size if tensor.numel() else lo
-            key = tensor.untyped_storage().data_ptr() or -place - 1
+            key = tensor.untyped_storage().data_ptr() or -index - 1
             memory = memories.setdefault(key, Memory([], tensor, lo, hi))
-            memory.names.append(one.name)
+            memory.names.append(parameter.name)
             memory.lo, memory.hi = min(memory.lo, lo), max(memory.hi, hi)
             words.append((list(memories).index(key), struct.pack("<q", lo)))
         return list(memories.values()), words
@@ -215,7 +215,7 @@ class Kernel:
             [len(words)],
             *([a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words),
             [len(self._program.shared)],
-            *([one.at, one.size if one.name else -one.size] for one in self._program.shared),
+            *([one.offset, one.size if one.name else -one.size] for one in self._program.shared),
         ]
         memory_disk = None  # in memory where it fits: a file that outgrows /dev/shm would end this process
         if os.access("/dev/shm", os.W_OK) and shutil.disk_usage("/dev/shm").free > 2 * offsets[-1] + PAGE:
@@ -227,15 +227,15 @@ class Kernel:
                 text = "\n".join(" ".join(map(str, line)) for line in [first, *lines])
                 return self._trial(Path(folder), text, offsets, memories, limit)
 
-            found, pieces = trial(0)
-            report.fill(memories, found)
-            if fault := self._local(found) or found["fault"]:
+            outcome, pieces = trial(0)
+            report.fill(memories, outcome)
+            if fault := self._local(outcome) or outcome["fault"]:
                 raise self._fault(report, memories, fault, limit)
-            if found["undefined"]:  # a shuffle took what no thread gives: does a result depend on it?
+            if outcome["undefined"]:  # a shuffle took what no thread gives: does a result depend on it?
                 _, others = trial(1)
                 if not all(map(np.array_equal, pieces, others)):
-                    raise self._fault(report, memories, found["undefined"], limit)
-            for memory, piece, (_, stored, *_) in zip(memories, pieces, found["arrays"], strict=True):
+                    raise self._fault(report, memories, outcome["undefined"], limit)
+            for memory, piece, (_, stored, *_) in zip(memories, pieces, outcome["arrays"], strict=True):
                 if stored and not is_real(memory.tensor.device):
                     _bytes(memory)[:] = piece
 
@@ -260,31 +260,36 @@ class Kernel:
         except ValueError:
             raise CudaFault("exit", f"the kernel ended its process (code {done.code})") from None
 
-    def _local(self, found: dict[str, Any]) -> dict[str, Any] | None:
+    def _local(self, outcome: dict[str, Any]) -> dict[str, Any] | None:
         """Return an index beyond a local array, unless more is known; a shared row may run into the next."""
-        if found["fault"] and found["fault"]["kind"] == "out of bounds":
+        if outcome["fault"] and outcome["fault"]["kind"] == "out of bounds":
             return None
         declared = CudaText(self.source).local_arrays()
-        for one in (found[f"beyond{place}"] for place in range(8)):
-            text = self.source.splitlines()[one["line"] - 1] if one else ""
+        for access in (outcome[f"beyond{index}"] for index in range(8)):
+            text = self.source.splitlines()[access["line"] - 1] if access else ""
             for used in re.finditer(r"(\w+)\s*\[", text):
                 if used[1] in declared:
-                    return {**one, "text": used[1], "type": one["text"].strip("'").replace(" [", "["), "other_line": 0}
+                    return {
+                        **access,
+                        "text": used[1],
+                        "type": access["text"].strip("'").replace(" [", "["),
+                        "other_line": 0,
+                    }
         return None
 
-    def _fault(self, report: Report, memories: list[Memory], found: dict[str, Any], limit: float) -> CudaFault:
-        lines: list[int | None] = [found["line"] or None, found["other_line"] or None]
+    def _fault(self, report: Report, memories: list[Memory], fault: dict[str, Any], limit: float) -> CudaFault:
+        lines: list[int | None] = [fault["line"] or None, fault["other_line"] or None]
         if lines[0] is None:
-            lines = self._program.lines(found["place"], found["other_place"])
-        if found["space"] == "device":
-            found["text"] = self._program.variable(found["at"])
+            lines = self._program.lines(fault["place"], fault["other_place"])
+        if fault["space"] == "device":
+            fault["text"] = self._program.variable(fault["at"])
         text = CudaText(self.source)
         dynamic = next(filter(None, map(text.dynamic, range(len(text.tokens)))), None)
         shared: tuple[str, int | None] = (dynamic[0] if dynamic else "shared memory", None)
-        if found["space"] == "shared" and self._program.shared:
-            one = self._program.shared[found["array"]]
-            shared = one.name, one.size
-        return describe(report, memories, shared, found, lines, self.source, limit)
+        if fault["space"] == "shared" and self._program.shared:
+            array = self._program.shared[fault["array"]]
+            shared = array.name, array.size
+        return describe(report, memories, shared, fault, lines, self.source, limit)
 
     def _run_on_gpu(
         self,
@@ -328,30 +333,30 @@ def _bytes(memory: Memory) -> np.ndarray:
     )
 
 
-def _pointed(place: int, one: Parameter, value: object) -> torch.Tensor:
+def _pointed(index: int, parameter: Parameter, value: object) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
-        raise CudaFault("arguments", f"argument {place} is {type(value).__name__}; `{one}` needs a tensor")
-    wanted = _TORCH.get(one.code)
+        raise CudaFault("arguments", f"argument {index} is {type(value).__name__}; `{parameter}` needs a tensor")
+    wanted = _TORCH.get(parameter.code)
     if wanted and value.dtype != wanted and {value.dtype, wanted} not in _SIGNLESS:
-        raise CudaFault("arguments", f"argument {place} is {value.dtype}; `{one}` needs {wanted}")
+        raise CudaFault("arguments", f"argument {index} is {value.dtype}; `{parameter}` needs {wanted}")
     if value.device.type not in ("cpu", "sim", "cuda"):
-        raise CudaFault("arguments", f"argument {place}, `{one.name}`, is on {value.device}")
+        raise CudaFault("arguments", f"argument {index}, `{parameter.name}`, is on {value.device}")
     return value.detach()
 
 
-def _scalar(place: int, one: Parameter, value: object) -> bytes:
+def _scalar(index: int, parameter: Parameter, value: object) -> bytes:
     """Return the bytes of a number as the kernel gets it."""
-    letter, size = one.code[0], int(one.code[1:])
+    letter, size = parameter.code[0], int(parameter.code[1:])
     if letter not in "fiubhg":
-        raise CudaFault("arguments", f"`{one}` is a structure, which Python cannot pass")
+        raise CudaFault("arguments", f"`{parameter}` is a structure, which Python cannot pass")
     if not isinstance(value, bool | int | float):
-        raise CudaFault("arguments", f"argument {place} is {type(value).__name__}; `{one}` needs a number")
+        raise CudaFault("arguments", f"argument {index} is {type(value).__name__}; `{parameter}` needs a number")
     if letter in "iub" and isinstance(value, float):
-        raise CudaFault("arguments", f"argument {place} is {value}; `{one}` needs a whole number")
+        raise CudaFault("arguments", f"argument {index} is {value}; `{parameter}` needs a whole number")
     if letter == "g":
         return struct.pack("<f", value)[2:]
-    form = {"f4": "f", "f8": "d", "h2": "e", "b1": "?"}.get(one.code) or {1: "b", 2: "h", 4: "i", 8: "q"}[size]
+    form = {"f4": "f", "f8": "d", "h2": "e", "b1": "?"}.get(parameter.code) or {1: "b", 2: "h", 4: "i", 8: "q"}[size]
     try:
         return struct.pack("<" + (form.upper() if letter == "u" else form), value)
     except (struct.error, OverflowError):
-        raise CudaFault("arguments", f"argument {place} is {value}, which `{one}` cannot hold") from None
+        raise CudaFault("arguments", f"argument {index} is {value}, which `{parameter}` cannot hold") from None

@@ -122,10 +122,10 @@ class Report(Sums):
             ("shared accesses", f"{self.shared_accesses:,}, bank conflicts {self.bank_conflicts:,}"),
         ]
         rows += [("atomics", f"{self.atomics:,}")] if self.atomics else []
-        for name, one in self.by_array.items():
+        for name, traffic in self.by_array.items():
             missing = self.unwritten.get(name, 0)
             never = f", {missing:,} elements never written" if missing else ""
-            rows.append((f"  {name}", f"{one.loaded_bytes:,} loaded, {one.stored_bytes:,} stored{never}"))
+            rows.append((f"  {name}", f"{traffic.loaded_bytes:,} loaded, {traffic.stored_bytes:,} stored{never}"))
         rows += [("note", note) for note in self.notes]
         return rows + ([("fault", str(self.fault))] if self.fault else [])
 
@@ -137,20 +137,20 @@ class Report(Sums):
         printed = f"<pre>{html.escape(self.printed)}</pre>" if self.printed else ""
         return tables.html_of(self._rows(), self.kernel) + printed
 
-    def fill(self, memories: Sequence[Memory], found: dict[str, Any]) -> None:
+    def fill(self, memories: Sequence[Memory], outcome: dict[str, Any]) -> None:
         """Take the counts from what the runtime found."""
-        self.barriers, self.shared_accesses, self.bank_conflicts, self.atomics = found["counts"]
-        for memory, (loaded, stored, sectors, requests, missing) in zip(memories, found["arrays"], strict=True):
+        self.barriers, self.shared_accesses, self.bank_conflicts, self.atomics = outcome["counts"]
+        for memory, (loaded, stored, sectors, requests, missing) in zip(memories, outcome["arrays"], strict=True):
             self.by_array[memory.name] = Traffic(loaded, stored, requests, sectors)
             self.sizes[memory.name] = memory.count
             if stored:
                 self.unwritten[memory.name] = missing
-        names, per_block, flat = list(self.by_array), math.prod(self.block), found["touched"]
+        names, per_block, flat = list(self.by_array), math.prod(self.block), outcome["touched"]
         self.touched = {name: [] for name in names}
         for array, thread, element, how in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True):
             block, inside = divmod(thread, per_block)
             self.touched[names[array]].append((element, block, inside, ("read", "write", "atomic")[how]))
-        self.printed = found["printed"]
+        self.printed = outcome["printed"]
 
 
 # ---- a fault in words
@@ -168,12 +168,12 @@ def _place(number: int, dims: Three) -> str:
     return _xyz((number % dims[0], number // dims[0] % dims[1], number // dims[0] // dims[1]), dims)
 
 
-def _global_element(memory: Memory, found: dict[str, Any]) -> tuple[int, str]:
-    at, size = found["at"], memory.tensor.element_size()
-    if found["kind"] == "out of bounds" and memory.lo <= at < memory.hi:
-        at = memory.hi  # a wide access that begins inside
-    element = (at - memory.lo) // size
-    if found["kind"] == "out of bounds":
+def _global_element(memory: Memory, fault: dict[str, Any]) -> tuple[int, str]:
+    address, size = fault["at"], memory.tensor.element_size()
+    if fault["kind"] == "out of bounds" and memory.lo <= address < memory.hi:
+        address = memory.hi  # a wide access that begins inside
+    element = (address - memory.lo) // size
+    if fault["kind"] == "out of bounds":
         has = f"which has {memory.count} (0 to {memory.count - 1})" if memory.count else "which is empty"
         wrapped = f" ({element - 2**32} as an unsigned number)" if 2**31 <= element < 2**32 else ""
         return element, f"element {element}{wrapped} of `{memory.name}`, {has}"
@@ -183,56 +183,56 @@ def _global_element(memory: Memory, found: dict[str, Any]) -> tuple[int, str]:
     return element, f"{words} in global memory"
 
 
-def _shared_element(name: str, count: int | None, found: dict[str, Any]) -> tuple[int, str]:
+def _shared_element(name: str, count: int | None, fault: dict[str, Any]) -> tuple[int, str]:
     """Return index and words for an element in shared memory of `count` bytes, None where the launch says how many."""
-    size = found["size"] or 4
-    element = found["at"] // size
-    if found["kind"] != "out of bounds":
+    size = fault["size"] or 4
+    element = fault["at"] // size
+    if fault["kind"] != "out of bounds":
         return element, f"`{name}`[{element}] in shared memory"
     has = "beyond the shared_mem of the launch" if count is None else f"which has {count // size}"
     return element, f"element {element} of `{name}` in shared memory, {has}"
 
 
-def _divergent(found: dict[str, Any], who: str, other: str) -> str:
-    if found["text"] == "mask":
+def _divergent(fault: dict[str, Any], who: str, other: str) -> str:
+    if fault["text"] == "mask":
         return f"{who} calls a warp function whose mask does not name it"
-    if found["text"] == "warp":
+    if fault["text"] == "warp":
         return f"{who} waits in a warp function for threads of its mask, and {other} does not come"
-    if found["text"] == "ended":
+    if fault["text"] == "ended":
         return f"{who} waits at __syncthreads(), and {other} of its block has ended"
-    return f"{who} waits at __syncthreads(), and {other} of its block at another one, line {found['other_line']}"
+    return f"{who} waits at __syncthreads(), and {other} of its block at another one, line {fault['other_line']}"
 
 
-def _race(report: Report, found: dict[str, Any], who: str, what: str, line: int | None, other_line: int | None) -> str:
-    block, thread = divmod(found["other"], math.prod(report.block))
-    place, why = f"thread {_place(thread, report.block)}", ", with no __syncthreads() between"
+def _race(report: Report, fault: dict[str, Any], who: str, what: str, line: int | None, other_line: int | None) -> str:
+    block, thread = divmod(fault["other"], math.prod(report.block))
+    other, why = f"thread {_place(thread, report.block)}", ", with no __syncthreads() between"
     if f"block {_place(block, report.grid)}," not in who:
-        place = f"block {_place(block, report.grid)}, {place}"
+        other = f"block {_place(block, report.grid)}, {other}"
         why = "; blocks run in no order: use an atomic, or let one thread alone use each element"
-    at = f" (line {other_line})" if other_line and other_line != line else ""
-    return f"{who} {VERBS[found['how']]} {what}, which {place} {PAST[found['other_how']]}{at}{why}"
+    where = f" (line {other_line})" if other_line and other_line != line else ""
+    return f"{who} {VERBS[fault['how']]} {what}, which {other} {PAST[fault['other_how']]}{where}{why}"
 
 
-def _message(found: dict[str, Any], who: str, what: str, limit: float) -> str:
-    kind, verb = found["kind"], VERBS[found["how"]]
+def _message(fault: dict[str, Any], who: str, what: str, limit: float) -> str:
+    kind, verb = fault["kind"], VERBS[fault["how"]]
     if kind == "out of bounds":
-        return f"{who} {'uses' if found['space'] == 'local' else verb} {what}"
+        return f"{who} {'uses' if fault['space'] == 'local' else verb} {what}"
     if kind == "uninitialised shared":
         return f"{who} reads {what}, which no thread of its block has written"
     if kind == "misaligned":
-        return f"{who} {verb} {found['size']} bytes at {what}, whose address is no multiple of {found['size']}"
+        return f"{who} {verb} {fault['size']} bytes at {what}, whose address is no multiple of {fault['size']}"
     if kind == "wild pointer":
-        at = found["at"] & (2**64 - 1)
-        return f"{who} uses address {at:#x}" + (
-            ", a null pointer" if at < 65536 else ", which is in none of its arrays"
+        address = fault["at"] & (2**64 - 1)
+        return f"{who} uses address {address:#x}" + (
+            ", a null pointer" if address < 65536 else ", which is in none of its arrays"
         )
     if kind == "endless":
         return f"{who} had not ended after {limit:g} s: a loop without end, or too much work for the CPU"
     if kind == "undefined":
         why = "no thread gives one there, so the value is undefined, and a result depends on it"
-        return f"{who} takes the value of lane {found['at']} of its warp, but {why}"
+        return f"{who} takes the value of lane {fault['at']} of its warp, but {why}"
     if kind == "assert":
-        return f"{who}: assert({found['text']}) does not hold"
+        return f"{who}: assert({fault['text']}) does not hold"
     return f"{who}: {ENDS[kind]}"
 
 
@@ -240,39 +240,39 @@ def describe(
     report: Report,
     memories: Sequence[Memory],
     shared: tuple[str, int | None],
-    found: dict[str, Any],
+    fault: dict[str, Any],
     lines: Sequence[int | None],
     source: str,
     limit: float,
 ) -> CudaFault:
     """Return the fault that the runtime found, in words; `shared` is name and bytes of the array if it is shared."""
     line, other_line = lines
-    who = f"block {_xyz(found['block'], report.grid)}, thread {_xyz(found['thread'], report.block)}"
+    who = f"block {_xyz(fault['block'], report.grid)}, thread {_xyz(fault['thread'], report.block)}"
     name, element, what = None, None, ""
-    if found["space"] == "global":
-        name = memories[found["array"]].name
-        element, what = _global_element(memories[found["array"]], found)
-    elif found["space"].startswith("shared"):
+    if fault["space"] == "global":
+        name = memories[fault["array"]].name
+        element, what = _global_element(memories[fault["array"]], fault)
+    elif fault["space"].startswith("shared"):
         name = shared[0]
-        element, what = _shared_element(*shared, found)
-    elif found["space"] in ("device", "local"):
-        name, element = found["text"], found["at"] if found["space"] == "local" else None
-        what = f"index {element} of `{name}`, a {found['type']}" if found["space"] == "local" else f"`{name}`"
-    if found["kind"] == "race":
-        message = _race(report, found, who, what, line, other_line)
-    elif found["kind"] == "divergent barrier":
-        message = _divergent(found, who, f"thread {_place(found['other'] % math.prod(report.block), report.block)}")
+        element, what = _shared_element(*shared, fault)
+    elif fault["space"] in ("device", "local"):
+        name, element = fault["text"], fault["at"] if fault["space"] == "local" else None
+        what = f"index {element} of `{name}`, a {fault['type']}" if fault["space"] == "local" else f"`{name}`"
+    if fault["kind"] == "race":
+        message = _race(report, fault, who, what, line, other_line)
+    elif fault["kind"] == "divergent barrier":
+        message = _divergent(fault, who, f"thread {_place(fault['other'] % math.prod(report.block), report.block)}")
     else:
-        message, line = _message(found, who, what, limit), line or other_line
+        message, line = _message(fault, who, what, limit), line or other_line
     own = source.splitlines()
     shown = f"\nline {line}: {own[line - 1].strip()}" if line and line <= len(own) else ""
     return CudaFault(
-        found["kind"],
+        fault["kind"],
         message + shown,
         line=line,
         other_line=other_line,
         array=name,
         element=element,
-        block=tuple(found["block"]),
-        thread=tuple(found["thread"]),
+        block=tuple(fault["block"]),
+        thread=tuple(fault["thread"]),
     )

@@ -53,82 +53,86 @@ def refused(text: CudaText) -> CompileError | None:
     """Return the first thing in a text that a CUDA compiler refuses, or that cannot run here, None if there is none."""
     if (error := next(_words(text), None)) is not None:
         return error
-    found = [*_headers(text), *_functions(text), *_variables(text), *_shared(text), *_bodies(text)]
-    return min(found, key=lambda one: one.line or 0, default=None)
+    errors = [*_headers(text), *_functions(text), *_variables(text), *_shared(text), *_bodies(text)]
+    return min(errors, key=lambda error: error.line or 0, default=None)
 
 
 def _words(text: CudaText) -> Iterator[CompileError]:
     for token in text.tokens:
         if token.text in _NOT_HERE and token.kind in ("name", "mark"):
-            yield text.refusal(_NOT_HERE[token.text], token.at)
+            yield text.refusal(_NOT_HERE[token.text], token.start)
 
 
 def header(directive: str) -> str | None:
     """Return the name of the header that a directive includes."""
-    found = re.match(r"#[ \t]*include[ \t]*[<\"]([^>\"\n]*)[>\"]", directive)
-    return found[1] if found else None
+    match = re.match(r"#[ \t]*include[ \t]*[<\"]([^>\"\n]*)[>\"]", directive)
+    return match[1] if match else None
 
 
 def _headers(text: CudaText) -> Iterator[CompileError]:
     included = {name for token in text.tokens if token.kind == "directive" and (name := header(token.text))}
     for name, token in ((header(token.text), token) for token in text.tokens if token.kind == "directive"):
         if name and name not in C_HEADERS and not CUDA_HEADER.fullmatch(name):
-            yield text.refusal(f"<{name}> is of the host's library, which a kernel cannot use: leave it out", token.at)
+            yield text.refusal(
+                f"<{name}> is of the host's library, which a kernel cannot use: leave it out", token.start
+            )
     missing = {name: needs for name, needs in _NEEDS.items() if not included & set(needs)}
     own = {token.text for before, token in pairwise(text.tokens) if before.kind == "name" and before.text in _TYPES}
     for token in text.tokens:
         if token.kind == "name" and token.text in missing and token.text not in own:
             why = f"write #include <{missing[token.text][0]}> at the top"
-            yield text.refusal(f"{token.text} needs a header: {why}", token.at)
+            yield text.refusal(f"{token.text} needs a header: {why}", token.start)
 
 
 def _functions(text: CudaText) -> Iterator[CompileError]:
-    for one in text.functions:
-        if "__global__" in one.words:
-            if "void" not in one.words and "auto" not in one.words:
-                yield text.refusal(f"a kernel returns void: __global__ void {one.name}(…)", one.at)
-        elif "__device__" not in one.words:
-            what = f"{one.name}() belongs to the host, so a GPU cannot call it"
-            yield text.refusal(f"{what}: write __device__ in front of it, or leave it out", one.at)
+    for function in text.functions:
+        if "__global__" in function.words:
+            if "void" not in function.words and "auto" not in function.words:
+                yield text.refusal(f"a kernel returns void: __global__ void {function.name}(…)", function.start)
+        elif "__device__" not in function.words:
+            what = f"{function.name}() belongs to the host, so a GPU cannot call it"
+            yield text.refusal(f"{what}: write __device__ in front of it, or leave it out", function.start)
 
 
 def _variables(text: CudaText) -> Iterator[CompileError]:
-    for one in text.variables:
-        if one.words & {"__device__", "__constant__", "__shared__", "__managed__"}:
+    for variable in text.variables:
+        if variable.words & {"__device__", "__constant__", "__shared__", "__managed__"}:
             continue
-        fixed = one.words & {"const", "constexpr"} and not one.pointer
+        fixed = variable.words & {"const", "constexpr"} and not variable.pointer
         if not fixed:
             why = "write __device__ in front of it, or __constant__ if no kernel changes it"
-            yield text.refusal(f"{one.name} belongs to the host, so a GPU cannot read it: {why}", one.at)
-        elif one.array:
-            yield text.refusal(f"{one.name} is an array of the host: write __constant__ in place of const", one.at)
+            yield text.refusal(f"{variable.name} belongs to the host, so a GPU cannot read it: {why}", variable.start)
+        elif variable.array:
+            yield text.refusal(
+                f"{variable.name} is an array of the host: write __constant__ in place of const", variable.start
+            )
 
 
 def _shared(text: CudaText) -> Iterator[CompileError]:
     """Find shared variables that are given a value where they are declared."""
     for start, token in enumerate(text.tokens):
-        at = start
-        while token.text == "__shared__" and at < len(text.tokens) and not _ends(text, start, at):
-            if text.tokens[at].text in ("=", "{"):
+        index = start
+        while token.text == "__shared__" and index < len(text.tokens) and not _ends(text, start, index):
+            if text.tokens[index].text in ("=", "{"):
                 why = "all threads would write it: let one thread, or each its own element, do so before a barrier"
-                yield text.refusal(f"shared memory cannot be given a value where it is declared: {why}", token.at)
+                yield text.refusal(f"shared memory cannot be given a value where it is declared: {why}", token.start)
                 break
-            at = text.closes[at] + 1 if text.tokens[at].text in ("(", "[") else at + 1
+            index = text.closes[index] + 1 if text.tokens[index].text in ("(", "[") else index + 1
 
 
-def _ends(text: CudaText, start: int, at: int) -> bool:
+def _ends(text: CudaText, start: int, index: int) -> bool:
     """Return whether the declaration that begins at `start` ends before a token, or should have ended."""
-    token, before = text.tokens[at], text.tokens[at - 1]
-    if token.kind != "name" or at <= start + 1:
+    token, before = text.tokens[index], text.tokens[index - 1]
+    if token.kind != "name" or index <= start + 1:
         return token.text == ";"
-    on_next_line = before.kind == "name" and "\n" in text.source[before.at : token.at]
+    on_next_line = before.kind == "name" and "\n" in text.source[before.start : token.start]
     return on_next_line or before.text == "]" or (before.text == "," and token.text in PLAIN)
 
 
 def _bodies(text: CudaText) -> Iterator[CompileError]:
     of_host = _OF_HOST - {one.name for one in text.functions}
-    for one in text.functions:
-        yield from _body(text, one, of_host)
+    for function in text.functions:
+        yield from _body(text, function, of_host)
 
 
 def _body(text: CudaText, function: Function, of_host: set[str]) -> Iterator[CompileError]:
@@ -139,13 +143,13 @@ def _body(text: CudaText, function: Function, of_host: set[str]) -> Iterator[Com
         called = following == "(" and before not in (".", "->")
         if token.text in ("__device__", "__constant__"):
             why = "a lambda in a kernel needs no such word" if before == "]" else "declare it outside of the function"
-            yield text.refusal(f"{token.text} cannot stand inside a function: {why}", token.at)
+            yield text.refusal(f"{token.text} cannot stand inside a function: {why}", token.start)
         elif called and token.text in text.kernels and before != "::":
             what = f"{token.text} is a kernel, which no kernel can call"
-            yield text.refusal(f"{what}: make its body a function with __device__", token.at)
+            yield text.refusal(f"{what}: make its body a function with __device__", token.start)
         elif called and token.text in of_host:
-            yield text.refusal(f"{token.text}() is of the host's library, which a kernel cannot use", token.at)
+            yield text.refusal(f"{token.text}() is of the host's library, which a kernel cannot use", token.start)
         elif called and token.text in _VECTORS and behind not in ("*", "&", ")"):
-            yield text.refusal(f"{token.text} has no constructor: write make_{token.text}(…)", token.at)
+            yield text.refusal(f"{token.text} has no constructor: write make_{token.text}(…)", token.start)
         elif token.text == "std" and following == "::" and behind not in _OF_STD:
-            yield text.refusal(f"std::{behind} is of the host's library, which a kernel cannot use", token.at)
+            yield text.refusal(f"std::{behind} is of the host's library, which a kernel cannot use", token.start)

@@ -38,7 +38,7 @@ class Token:
 
     kind: str
     text: str
-    at: int
+    start: int
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Function:
     words: frozenset[str]
     template: bool
     parameters: str
-    at: int
+    start: int
     body: range
 
 
@@ -61,7 +61,7 @@ class Variable:
     words: frozenset[str]
     array: bool
     pointer: bool
-    at: int
+    start: int
 
 
 class CudaText:
@@ -69,8 +69,8 @@ class CudaText:
 
     def __init__(self, source: str) -> None:
         self.source = source
-        found = [one for one in _TOKEN.finditer(source) if one.lastgroup != "skip"]
-        self.tokens = [Token(str(one.lastgroup), one[0], one.start()) for one in found]
+        matches = [one for one in _TOKEN.finditer(source) if one.lastgroup != "skip"]
+        self.tokens = [Token(str(one.lastgroup), one[0], one.start()) for one in matches]
         self.closes = _closes(self.tokens)
         self.functions: list[Function] = []
         self.variables: list[Variable] = []
@@ -78,29 +78,29 @@ class CudaText:
         self.kernels = {one.name: one for one in self.functions if "__global__" in one.words}
         self.makes_kernels = any("__global__" in one.text for one in self.tokens if one.kind == "directive")
 
-    def refusal(self, reason: str, at: int) -> CompileError:
+    def refusal(self, reason: str, start: int) -> CompileError:
         """Return an error at the line of a place in the text."""
-        line = self.source.count("\n", 0, at) + 1
+        line = self.source.count("\n", 0, start) + 1
         return CompileError(reason, line, self.source.splitlines()[line - 1])
 
     def local_arrays(self) -> set[str]:
         """Return the names of arrays that are declared anywhere, but for shared and constant memory."""
-        found, words = set(), set[str]()
+        names, words = set(), set[str]()
         for before, token, behind in zip(self.tokens, self.tokens[1:], self.tokens[2:], strict=False):
             words = set() if before.text in (";", "{", "}") else words | {before.text}
             typed = before.text == ">" or (before.kind == "name" and before.text not in _NO_TYPES)
             listed = before.text == "," and bool(words & PLAIN)
             if token.kind == "name" and behind.text == "[" and (typed or listed):
-                found |= set() if words & {"__shared__", "__constant__"} else {token.text}
-        return found
+                names |= set() if words & {"__shared__", "__constant__"} else {token.text}
+        return names
 
-    def dynamic(self, at: int) -> tuple[str, str, int] | None:
+    def dynamic(self, index: int) -> tuple[str, str, int] | None:
         """Return name, type and end of the `extern __shared__ type name[];` that begins at a token, if one does."""
-        if self.tokens[at].text != "extern":
+        if self.tokens[index].text != "extern":
             return None
-        near = range(at, min(at + _LONGEST, len(self.tokens)))
-        stop = next((n for n in near if self.tokens[n].text in (";", "{", "=")), at)
-        head, n = list[Token](), at + 1
+        near = range(index, min(index + _LONGEST, len(self.tokens)))
+        stop = next((n for n in near if self.tokens[n].text in (";", "{", "=")), index)
+        head, n = list[Token](), index + 1
         while n < stop:
             token = self.tokens[n]
             n = self.closes[n] + 1 if token.text in _OPENS else n + 1
@@ -109,8 +109,8 @@ class CudaText:
         shared = [token.text for token in head[:1]] == ["__shared__"] and head[-1].text == "["
         if not shared or len(head) < 4 or self.tokens[stop].text != ";":
             return None
-        kind = self.source[head[1].at : head[-2].at].strip()
-        return head[-2].text, kind, self.tokens[stop].at + 1
+        kind = self.source[head[1].start : head[-2].start].strip()
+        return head[-2].text, kind, self.tokens[stop].start + 1
 
     # ---- what stands outside of functions
 
@@ -119,57 +119,59 @@ class CudaText:
         while start < stop:
             start = self._declaration(start, stop, owner)
 
-    def _declaration(self, at: int, stop: int, owner: str) -> int:
+    def _declaration(self, index: int, stop: int, owner: str) -> int:
         """Read one declaration and return where the next begins."""
-        text, following = self.tokens[at].text, self.tokens[at + 1].text if at + 1 < stop else ""
-        if self.tokens[at].kind == "directive" or text in "})];":
-            return at + 1
+        text, following = self.tokens[index].text, self.tokens[index + 1].text if index + 1 < stop else ""
+        if self.tokens[index].kind == "directive" or text in "})];":
+            return index + 1
         if text in ("public", "private", "protected"):
-            return at + 2
+            return index + 2
         if text == "template" and following == "<":
-            at, template = self._behind_angles(at + 1, stop), True
+            index, template = self._behind_angles(index + 1, stop), True
         else:
             template = False
-            behind = self.closes[at + 1] + 1 if following == "(" else at
+            behind = self.closes[index + 1] + 1 if following == "(" else index
             alone = behind >= stop or self.tokens[behind].text != "{"
-            if not owner and text not in _ATTRIBUTES and behind > at and alone:
+            if not owner and text not in _ATTRIBUTES and behind > index and alone:
                 return behind  # a macro that stands alone, such as one that makes kernels
         head: list[int] = []  # the places of its tokens outside of brackets
-        while at < stop and self.tokens[at].text != ";":
-            if self.tokens[at].text == "{" and self._is_body(at, head, template, owner):
-                return self.closes[at] + 1
-            head.append(at)
-            at = self.closes[at] + 1 if self.tokens[at].text in _OPENS else at + 1
+        while index < stop and self.tokens[index].text != ";":
+            if self.tokens[index].text == "{" and self._is_body(index, head, template, owner):
+                return self.closes[index] + 1
+            head.append(index)
+            index = self.closes[index] + 1 if self.tokens[index].text in _OPENS else index + 1
         self._plain(head, template, owner)
-        return at + 1
+        return index + 1
 
-    def _behind_angles(self, at: int, stop: int) -> int:
+    def _behind_angles(self, index: int, stop: int) -> int:
         """Return the place behind the brackets `<…>` that begin at a place."""
         depth = 0
-        while at < stop:
-            text = self.tokens[at].text
+        while index < stop:
+            text = self.tokens[index].text
             depth += {"<": 1, ">": -1, ">>>": -3}.get(text, 0)
-            at = self.closes[at] + 1 if text in _OPENS else at + 1
+            index = self.closes[index] + 1 if text in _OPENS else index + 1
             if depth <= 0:
                 break
-        return min(at, stop)
+        return min(index, stop)
 
-    def _is_body(self, at: int, head: list[int], template: bool, owner: str) -> bool:
+    def _is_body(self, index: int, head: list[int], template: bool, owner: str) -> bool:
         """Read what stands in braces behind `head`, and return whether the declaration ends with them."""
-        words, end = self._words(head), min(self.closes[at], len(self.tokens))
+        words, end = self._words(head), min(self.closes[index], len(self.tokens))
         linkage = len(head) == 2 and self.tokens[head[0]].text == "extern" and self.tokens[head[1]].kind == "text"
         if "namespace" in words or linkage:
-            self._scope(at + 1, end, "")
+            self._scope(index + 1, end, "")
             return True
         if "enum" in words:
             return False
         if self._parameters(head) is not None:
-            self._function(head, template, range(at + 1, end))
+            self._function(head, template, range(index + 1, end))
             return True
         if words & {"class", "struct", "union"}:
             names = [self.tokens[n].text for n in head if self.tokens[n].kind == "name"]
             known = names[: self._before_colon(head, names)]
-            self._scope(at + 1, end, next((one for one in reversed(known) if one not in _ATTRIBUTES), "") or "struct")
+            self._scope(
+                index + 1, end, next((one for one in reversed(known) if one not in _ATTRIBUTES), "") or "struct"
+            )
         return False
 
     def _before_colon(self, head: list[int], names: list[str]) -> int:
@@ -182,28 +184,28 @@ class CudaText:
 
     def _parameters(self, head: list[int]) -> int | None:
         """Return the place in `head` of the bracket with a function's parameters, None where there is no function."""
-        for place, n in enumerate(head):
-            if self.tokens[n].text == "=" and "operator" not in self._words(head[:place]):
+        for position, n in enumerate(head):
+            if self.tokens[n].text == "=" and "operator" not in self._words(head[:position]):
                 return None
-            before = self.tokens[head[place - 1]] if place else None
+            before = self.tokens[head[position - 1]] if position else None
             if self.tokens[n].text != "(" or before is None or before.text in _ATTRIBUTES:
                 continue
             if before.text == "operator":  # its name is `()`
                 continue
-            if before.kind == "name" or "operator" in self._words(head[:place]):
-                return place
+            if before.kind == "name" or "operator" in self._words(head[:position]):
+                return position
         return None
 
     def _function(self, head: list[int], template: bool, body: range) -> None:
-        place = self._parameters(head)
-        assert place is not None
-        opens, last = head[place], len(self.tokens)
-        begins = next((n for n in range(place) if self.tokens[head[n]].text == "operator"), place - 1)
+        position = self._parameters(head)
+        assert position is not None
+        opens, last = head[position], len(self.tokens)
+        begins = next((n for n in range(position) if self.tokens[head[n]].text == "operator"), position - 1)
         end = self.closes[opens]
-        inside = self.source[self.tokens[opens].at + 1 : self.tokens[end].at if end < last else None]
-        name = "".join(self.tokens[n].text for n in head[begins:place])
-        at = self.tokens[head[begins]].at
-        self.functions.append(Function(name, self._words(head), template, inside, at, body))
+        inside = self.source[self.tokens[opens].start + 1 : self.tokens[end].start if end < last else None]
+        name = "".join(self.tokens[n].text for n in head[begins:position])
+        start = self.tokens[head[begins]].start
+        self.functions.append(Function(name, self._words(head), template, inside, start, body))
 
     def _plain(self, head: list[int], template: bool, owner: str) -> None:
         """Read a declaration that ends with a semicolon."""
@@ -222,7 +224,7 @@ class CudaText:
         if not owner and names and (len(names) > 1 or "{" in self._texts(head)):
             pointer = self.tokens[names[-1] - 1].text in ("*", "&")
             name = self.tokens[names[-1]]
-            self.variables.append(Variable(name.text, words, "[" in self._texts(head), pointer, name.at))
+            self.variables.append(Variable(name.text, words, "[" in self._texts(head), pointer, name.start))
 
     def _texts(self, head: list[int]) -> list[str]:
         return [self.tokens[n].text for n in head]
@@ -230,11 +232,11 @@ class CudaText:
 
 def _closes(tokens: Sequence[Token]) -> list[int]:
     """Return for each opening bracket the place of its closing one, or the end; for other tokens their own place."""
-    found, waiting = list(range(len(tokens))), []
+    closing, waiting = list(range(len(tokens))), []
     for n, token in enumerate(tokens):
         if token.kind == "mark" and token.text in _OPENS:
             waiting.append(n)
-            found[n] = len(tokens)
+            closing[n] = len(tokens)
         elif token.kind == "mark" and waiting and tokens[waiting[-1]].text == _PAIRS.get(token.text):
-            found[waiting.pop()] = n
-    return found
+            closing[waiting.pop()] = n
+    return closing

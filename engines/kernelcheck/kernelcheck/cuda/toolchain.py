@@ -122,14 +122,14 @@ def _kept() -> Path:
 
 
 @functools.cache
-def _runtime(found: Compiler) -> Path:
+def _runtime(chosen: Compiler) -> Path:
     """Return the compiled runtime, built once for each compiler and version of its source."""
-    key = hashlib.sha256((HERE / "runtime.cpp").read_bytes() + found.version.encode()).hexdigest()[:16]
+    key = hashlib.sha256((HERE / "runtime.cpp").read_bytes() + chosen.version.encode()).hexdigest()[:16]
     if not (built := _kept() / f"runtime-{key}.o").exists():
         part = built.with_name(f"{built.name}.{os.getpid()}")
-        done = run([*found.command, "-std=c++17", "-O2", "-w", "-c", "-o", str(part), str(HERE / "runtime.cpp")])
+        done = run([*chosen.command, "-std=c++17", "-O2", "-w", "-c", "-o", str(part), str(HERE / "runtime.cpp")])
         if done.code:
-            raise Unavailable(f"{found.path} cannot build the runtime of kernels: {done.stderr.strip()[:300]}")
+            raise Unavailable(f"{chosen.path} cannot build the runtime of kernels: {done.stderr.strip()[:300]}")
         part.replace(built)  # other processes may build it too: the last one wins
     return built
 
@@ -149,12 +149,12 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
         following = text.tokens[n + 1].text if n + 1 < len(text.tokens) else ""
         name = header(token.text) if token.kind == "directive" else None
         if name and (CUDA_HEADER.fullmatch(name) or name in ("assert.h", "cassert")):
-            yield token.at, token.at + len(token.text), ""
+            yield token.start, token.start + len(token.text), ""
         elif token.text == "static" and following == "__shared__":
-            yield token.at, text.tokens[n + 1].at, ""
-        elif (found := text.dynamic(n)) is not None:
-            name, kind, stop = found
-            yield token.at, stop, f"static {kind}* const {name} = ({kind}*)kc_dynamic;"
+            yield token.start, text.tokens[n + 1].start, ""
+        elif (dynamic := text.dynamic(n)) is not None:
+            name, kind, stop = dynamic
+            yield token.start, stop, f"static {kind}* const {name} = ({kind}*)kc_dynamic;"
 
 
 _NAMES = {"kc_sync": "__syncthreads", "kc_sync_warp": "__syncwarp"}  # what stands behind a macro of cuda.h
@@ -164,20 +164,22 @@ _NO_SEMICOLON = r"^expected (?:(?:\W,\W or )?\W;\W|initializer(?= before))"
 def _error(said: str, source: str) -> CompileError:
     """Return the first error of a compiler, at the reader's line."""
     lines, own = said.splitlines(), source.splitlines()
-    at = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined reference)\b", line)), None)
-    at = next((i for i, line in enumerate(lines) if "missing terminating" in line), at)  # it makes all that follow
-    if at is None:
+    index = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined reference)\b", line)), None)
+    index = next(
+        (i for i, line in enumerate(lines) if "missing terminating" in line), index
+    )  # it makes all that follow
+    if index is None:
         return CompileError(said.strip()[:500] or "the compiler failed and did not say why")
-    reason = re.sub(r"^.*?(?:(?:fatal )?error|warning): |^.*(?=undefined reference)| \[-\S+\]$", "", lines[at])
+    reason = re.sub(r"^.*?(?:(?:fatal )?error|warning): |^.*(?=undefined reference)| \[-\S+\]$", "", lines[index])
     reason = re.sub(_NO_SEMICOLON, 'expected a ";"', reason)  # as nvcc says it
     for ours, name in _NAMES.items():
         reason = re.sub(rf"\b{ours}\b", name, reason)
-    if "-Werror=vla" in lines[at]:
+    if "-Werror=vla" in lines[index]:
         reason = "the length of an array must be known when the kernel is compiled, as in float row[64]"
     if "of read-only location" in reason:
         reason = "this is const: it can be read, not written"
     # an error inside cuda.h is followed, or led, by the line of the reader that led there
-    ordered = [lines[at], *lines[at + 1 :], *lines[:at]]
+    ordered = [lines[index], *lines[index + 1 :], *lines[:index]]
     places = [re.search(r"kernel\.cu:(\d+)(?::(\d+))?", line) for line in ordered]
     if (place := next(filter(None, places), None)) is None:
         return CompileError(reason)
@@ -200,7 +202,7 @@ class Shared:
     """
 
     name: str
-    at: int
+    offset: int
     size: int
     own: bool
 
@@ -242,24 +244,24 @@ class Program:
             lines.append(int(mine[1]) if mine else None)
         return lines
 
-    def variable(self, at: int) -> str:
+    def variable(self, offset: int) -> str:
         """Return the name of the `__device__` variable at an offset of the program."""
         for name, kind, start, size in _symbol_table(self.path):
-            if kind == "OBJECT" and start <= at < start + size:
+            if kind == "OBJECT" and start <= offset < start + size:
                 return re.sub(r"^_ZL?(?:N\d+\w+?)?\d+", "", name)
         return "a variable of the file"
 
 
 def build(source: str, name: str, others: Sequence[str]) -> Program:
     """Compile the text of a .cu file and its kernel `name`, as C++ writes it; `others` are the names of its others."""
-    found = compiler()
-    if found is None:
+    chosen = compiler()
+    if chosen is None:
         raise Unavailable(why_not())
     with tempfile.TemporaryDirectory(prefix="kernel-") as folder:
-        return _built(found, Path(folder), source, name, others)
+        return _built(chosen, Path(folder), source, name, others)
 
 
-def _built(found: Compiler, folder: Path, source: str, name: str, others: Sequence[str]) -> Program:
+def _built(chosen: Compiler, folder: Path, source: str, name: str, others: Sequence[str]) -> Program:
     file, program = folder / "kernel.cu", folder / "kernel"
     file.write_text(
         f"{_prepared(source)}\n"
@@ -267,10 +269,10 @@ def _built(found: Compiler, folder: Path, source: str, name: str, others: Sequen
         f'extern "C" void kc_describe() {{ kc::describe(&{name}); }}\n',
         encoding="utf-8",
     )
-    extra = CLANG if "clang" in found.version else GCC
+    extra = CLANG if "clang" in chosen.version else GCC
     for command in (
-        [*found.command, *FLAGS, *extra, "-c", "-o", f"{program}.o", str(file)],
-        [*found.command, "-o", str(program), f"{program}.o", str(_runtime(found))],
+        [*chosen.command, *FLAGS, *extra, "-c", "-o", f"{program}.o", str(file)],
+        [*chosen.command, "-o", str(program), f"{program}.o", str(_runtime(chosen))],
     ):
         done = run(command)
         if done.code:
@@ -282,8 +284,8 @@ def _built(found: Compiler, folder: Path, source: str, name: str, others: Sequen
 
 def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
     """Return the shared variables of a program, as its symbol table has them, in order."""
-    found = []
-    for symbol, kind, at, size in _symbol_table(program):
+    variables = []
+    for symbol, kind, offset, size in _symbol_table(program):
         if kind != "TLS" or "kc_pad_" in symbol:
             continue
         # _ZZ6kernelPfE4part is `part` inside `kernel`, _ZL4part one of the file
@@ -291,8 +293,8 @@ def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
         theirs = any(f"{len(other)}{other}" in symbol or f"_ZZ{other}E" in symbol for other in others)
         plain = next(filter(None, name.groups()), "") if name else symbol
         guard = symbol.startswith("_ZGV")
-        found.append(Shared("" if guard else plain, at, size, not theirs and not guard))
-    return sorted(found, key=lambda one: one.at)
+        variables.append(Shared("" if guard else plain, offset, size, not theirs and not guard))
+    return sorted(variables, key=lambda variable: variable.offset)
 
 
 def _symbol_table(program: Path) -> Iterator[tuple[str, str, int, int]]:

@@ -55,12 +55,12 @@ def load(
         filled = shaped(lambda: np.broadcast_to(other.to(buffer.dtype).data, offsets.shape), pointer, other)
     if not launch.computes:
         return Block(np.zeros(offsets.shape), buffer.dtype)
-    at = launch.touch("load", buffer, offsets, active)
+    elements = launch.touch("load", buffer, offsets, active)
     if active is None:
         return Block(buffer.read(offsets), buffer.dtype)
-    found = np.array(filled) if filled is not None else _undefined(buffer, offsets.shape, active)
-    found[active] = buffer.read(at)
-    return Block(found, buffer.dtype)
+    loaded = np.array(filled) if filled is not None else _undefined(buffer, offsets.shape, active)
+    loaded[active] = buffer.read(elements)
+    return Block(loaded, buffer.dtype)
 
 
 def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray) -> np.ndarray:
@@ -85,11 +85,11 @@ def store(
     data, launch = _to_store(pointer, value, offsets), running[-1]
     if not launch.computes:
         return
-    at = launch.touch("store", pointer.buffer, offsets, active).reshape(-1)
+    elements = launch.touch("store", pointer.buffer, offsets, active).reshape(-1)
     data = data.reshape(-1) if active is None else data[active]
-    if launch.watched and at.size > 1 and type(pointer.buffer) is Buffer:
-        _one_value_each(pointer.buffer, at, data)
-    pointer.buffer.write(at, data)
+    if launch.watched and elements.size > 1 and type(pointer.buffer) is Buffer:
+        _one_value_each(pointer.buffer, elements, data)
+    pointer.buffer.write(elements, data)
 
 
 def _to_store(pointer: Pointer, value: Any, offsets: np.ndarray) -> np.ndarray:
@@ -100,17 +100,17 @@ def _to_store(pointer: Pointer, value: Any, offsets: np.ndarray) -> np.ndarray:
     return shaped(lambda: np.broadcast_to(value.to(pointer.buffer.dtype).data, offsets.shape), value, pointer)
 
 
-def _one_value_each(buffer: Buffer, at: np.ndarray, data: np.ndarray) -> None:
+def _one_value_each(buffer: Buffer, elements: np.ndarray, data: np.ndarray) -> None:
     """Raise a race where lanes of the program write different values to one element, or count there together."""
-    order = np.argsort(at, kind="stable")
-    at, data, launch = at[order], data[order], running[-1]
-    twice = at[1:] == at[:-1]
+    order = np.argsort(elements, kind="stable")
+    elements, data, launch = elements[order], data[order], running[-1]
+    twice = elements[1:] == elements[:-1]
     clash = twice & (data[1:] != data[:-1])
     if clash.any():
-        element = int(at[1:][clash][0])
+        element = int(elements[1:][clash][0])
         what = f"program {launch.name()} writes different values to element {element:,} of {buffer.name} at once"
         raise launch.fault("race", what, "which of them stays is undefined", array=buffer.name, element=element)
-    places = at[1:][twice]
+    places = elements[1:][twice]
     lost = launch.read_by_several(buffer, places) & (buffer.read(places) != data[1:][twice])
     if lost.any():
         element = int(places[lost][0])
@@ -127,18 +127,18 @@ def _exchange(name: str, change: Callable[..., Any], pointer: Pointer, *values: 
     _refuse_type(name, buffer)
     if not launch.computes:
         return Block(np.zeros(offsets.shape), buffer.dtype)
-    at = launch.touch("atomic", buffer, offsets, active).reshape(-1)
+    elements = launch.touch("atomic", buffer, offsets, active).reshape(-1)
     active = np.ones(offsets.shape, bool) if active is None else active
-    given, before = [one[active] for one in data], np.zeros(at.size, buffer.dtype.numpy)
-    once = np.unique(at).size == at.size
-    for part in (slice(None),) if once else (slice(n, n + 1) for n in range(at.size)):
-        before[part] = old = buffer.read(at[part])
-        buffer.write(at[part], np.asarray(change(old, *(one[part] for one in given))).astype(buffer.dtype.numpy))
+    given, before = [one[active] for one in data], np.zeros(elements.size, buffer.dtype.numpy)
+    once = np.unique(elements).size == elements.size
+    for part in (slice(None),) if once else (slice(n, n + 1) for n in range(elements.size)):
+        before[part] = old = buffer.read(elements[part])
+        buffer.write(elements[part], np.asarray(change(old, *(one[part] for one in given))).astype(buffer.dtype.numpy))
     if buffer.dtype.kind == 2:
-        launch.report.flops += at.size
-    found = np.zeros(offsets.shape, buffer.dtype.numpy)
-    found[active] = before
-    return Block(found, buffer.dtype)
+        launch.report.flops += elements.size
+    result = np.zeros(offsets.shape, buffer.dtype.numpy)
+    result[active] = before
+    return Block(result, buffer.dtype)
 
 
 def _refuse_type(name: str, buffer: Buffer) -> None:

@@ -243,10 +243,10 @@ def constant(value: Any, what: str) -> Any:
 def sizes(shape: Any) -> tuple[int, ...]:
     """Return a shape, given as numbers or as one tuple: sizes are known when the kernel is compiled, powers of two."""
     shape = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-    found = tuple(constant(n, "a size in a shape") for n in shape)
-    if any(n < 1 or n & (n - 1) for n in found):
-        raise wrong(f"the shape {found} is not of powers of two", "shapes")
-    return found
+    dims = tuple(constant(n, "a size in a shape") for n in shape)
+    if any(n < 1 or n & (n - 1) for n in dims):
+        raise wrong(f"the shape {dims} is not of powers of two", "shapes")
+    return dims
 
 
 def shaped(compute: Callable[[], Any], *parts: Any) -> Any:
@@ -260,8 +260,8 @@ def shaped(compute: Callable[[], Any], *parts: Any) -> Any:
 
 
 def _key(key: Any) -> Any:
-    for one in key if isinstance(key, tuple) else (key,):
-        if one is not None and not (isinstance(one, slice) and one == slice(None)):
+    for part in key if isinstance(key, tuple) else (key,):
+        if part is not None and not (isinstance(part, slice) and part == slice(None)):
             what = "a block takes only `:` and `None` in brackets; elements are picked by pointers or tl.where"
             raise wrong(what, "shapes")
     return key
@@ -322,9 +322,13 @@ def combine(name: str, a: Any, b: Any) -> Block:
     if name in _WHOLE and dtype.kind == 2:
         here = "; tl.floor(a / b) divides and rounds down" if name == "floordiv" else ""
         raise wrong(f"`{_WHOLE[name][0]}` is for whole numbers, and here are {a.dtype} and {b.dtype}{here}")
-    for one, is_plain in zip((a, b), plain, strict=True):
-        if is_plain and dtype.kind == 1 and not np.iinfo(dtype.numpy).min <= int(one.data) <= np.iinfo(dtype.numpy).max:
-            raise wrong(f"{one.data} does not fit into {dtype}, the type of the block: convert the block by .to(…)")
+    for block, is_plain in zip((a, b), plain, strict=True):
+        if (
+            is_plain
+            and dtype.kind == 1
+            and not np.iinfo(dtype.numpy).min <= int(block.data) <= np.iinfo(dtype.numpy).max
+        ):
+            raise wrong(f"{block.data} does not fit into {dtype}, the type of the block: convert the block by .to(…)")
     x, y = dtype.of(a.data), dtype.of(b.data)
     data = shaped(lambda: _OPERATORS[name](x, y), a, b)
     return Block(data, BOOL) if name in _COMPARISONS else Block(data, dtype, counts=True)

@@ -78,8 +78,8 @@ def compiled(kernel: Kernel, arguments: dict[str, Any], grid: tuple[int, int, in
     running.append(compilation)
     try:
         with np.errstate(all="ignore"):
-            found = compilation.call(kernel, (), arguments)
-        if any(map(_is_runtime, found if isinstance(found, tuple) else (found,))):
+            returned = compilation.call(kernel, (), arguments)
+        if any(map(_is_runtime, returned if isinstance(returned, tuple) else (returned,))):
             line = line_of(*compilation.last)
             raise KernelFault("language", "a kernel returns nothing", line, why="tl.store writes its result")
     except KernelFault:
@@ -117,9 +117,9 @@ class Compilation(Launch):
         bound.apply_defaults()
         text = text_of(kernel.fn)
         self.places.append((text.file, text.function.lineno))
-        found = _Walk(self, kernel, text, dict(bound.arguments)).result()
+        result = _Walk(self, kernel, text, dict(bound.arguments)).result()
         self.places.pop()
-        return found
+        return result
 
 
 def _is_runtime(value: Any) -> bool:
@@ -204,9 +204,9 @@ class _Walk(ast.NodeVisitor):
             return None
         places, before = self.compilation.places, self.compilation.places[-1]
         places[-1] = self.text.file, getattr(node, "lineno", before[1])
-        found = super().visit(node)
+        result = super().visit(node)
         places[-1] = before
-        return found
+        return result
 
     def generic_visit(self, node: ast.AST) -> Any:
         word = _WORDS.get(type(node), type(node).__name__)
@@ -267,8 +267,8 @@ class _Walk(ast.NodeVisitor):
             if not isinstance(value, tuple) or len(value) != len(target.elts):
                 count = f"{len(value)} values" if isinstance(value, tuple) else _said(value)
                 raise self.fault(f"{len(target.elts)} names are to take {count}", "types")
-            for each, one in zip(target.elts, value, strict=True):
-                self.assign(each, one)
+            for each, part in zip(target.elts, value, strict=True):
+                self.assign(each, part)
         elif isinstance(target, ast.Subscript):
             self.visit(target.value)[_MISSING] = value
         elif isinstance(target, ast.Name):
@@ -299,9 +299,9 @@ class _Walk(ast.NodeVisitor):
                 raise self.fault(f"`if` asks what is true or false, and this is {_said(condition)}", "types")
             return self.body(node.body if condition else node.orelse)
         self.single(condition, "if")
-        for one in (inner for each in (*node.body, *node.orelse) for inner in ast.walk(each)):
-            if self.loops and isinstance(one, ast.Return):
-                self.visit(one)  # which raises
+        for statement in (inner for each in (*node.body, *node.orelse) for inner in ast.walk(each)):
+            if self.loops and isinstance(statement, ast.Return):
+                self.visit(statement)  # which raises
         before, made = self.scope, self.made
         ends = []
         for body in (node.body, node.orelse):
@@ -314,7 +314,7 @@ class _Walk(ast.NodeVisitor):
     def merged(self, before: dict[str, Any], ends: list[tuple[dict[str, Any], set[str]]]) -> dict[str, Any]:
         """Return what names hold behind two branches. Raises where one holds two types."""
         (left, first), (right, second) = ends
-        found = dict(before)
+        scope = dict(before)
         for name in sorted(first | second):
             values: tuple[Any, ...] = left.get(name, _MISSING), right.get(name, _MISSING)
             if any(one is _MISSING for one in values):
@@ -328,8 +328,8 @@ class _Walk(ast.NodeVisitor):
                 other = next(one for one in values if _kind(one) != _kind(values[0]))
                 where = "before the `if`" if name in before else "in one branch"
                 raise self.changes(name, values[0], other, where, "in the `if`" if name in before else "in the other")
-            found[name] = values[-1]
-        return found
+            scope[name] = values[-1]
+        return scope
 
     def changes(self, name: str, first: Any, second: Any, there: str, here: str) -> KernelFault:
         """Return what is wrong with a name that holds two types, at the line that gave it the second."""
@@ -366,14 +366,14 @@ class _Walk(ast.NodeVisitor):
             what = "a loop in a kernel is `for i in range(…)`, tl.range or tl.static_range"
             raise self.fault(f"{what}, without an `else`", "language")
         bounds = [self.visit(one) for one in call.args]
-        for one in call.keywords:
-            self.visit(one.value)
+        for keyword in call.keywords:
+            self.visit(keyword.value)
         if function is tl.static_range:
             return node.target.id, function(*bounds)
         blocks = [as_block(one, "a bound of range") for one in bounds]
-        for one in blocks:
-            if one.dtype.kind == 2 or one.shape:
-                raise self.fault(f"range counts with whole numbers, and here is {_said(one)}", "types")
+        for bound in blocks:
+            if bound.dtype.kind == 2 or bound.shape:
+                raise self.fault(f"range counts with whole numbers, and here is {_said(bound)}", "types")
         return node.target.id, Block(0, I64 if any(one.dtype.bits == 64 for one in blocks) else I32)
 
     def visit_While(self, node: ast.While) -> None:
@@ -430,12 +430,12 @@ class _Walk(ast.NodeVisitor):
         values = self.visit(loop.iter)
         if others or not isinstance(values, tuple):
             raise self.fault("a list in brackets is made from a tuple alone: use tl.static_range", "language")
-        found = []
+        elements = []
         for value in values:
             self.assign(loop.target, value)
             if all(self.visit(condition) for condition in loop.ifs):
-                found.append(self.visit(node.elt))
-        return tuple(found)
+                elements.append(self.visit(node.elt))
+        return tuple(elements)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> str:
         parts = [self.visit(one.value if isinstance(one, ast.FormattedValue) else one) for one in node.values]

@@ -59,9 +59,9 @@ def full(shape: Any, value: Any, dtype: DType) -> Block:
 def _function(name: str, compute: Callable[..., Any], types_: tuple[str, ...] = ("fp32", "fp64")) -> Callable[..., Any]:
     def function(*values: Any) -> Block:
         blocks = [as_block(one) for one in values]
-        for one in blocks:
-            if types_ and one.dtype.short not in types_:
-                raise wrong(f"tl.{name} takes {' or '.join(types_)}, and this is {one.dtype}: write .to(tl.float32)")
+        for block in blocks:
+            if types_ and block.dtype.short not in types_:
+                raise wrong(f"tl.{name} takes {' or '.join(types_)}, and this is {block.dtype}: write .to(tl.float32)")
         dtype = next((one.dtype for one in blocks if one.dtype.bits == 64), blocks[0].dtype)
         return Block(shaped(lambda: compute(*(one.data for one in blocks)), *blocks), dtype, counts=True)
 
@@ -117,14 +117,14 @@ def _bits(name: str, compute: np.ufunc) -> Callable[..., Any]:
     return reduced
 
 
-def _extreme(compute: np.ufunc, place: Callable[..., Any]) -> Callable[..., Any]:
+def _extreme(compute: np.ufunc, indices: Callable[..., Any]) -> Callable[..., Any]:
     def extreme(
         input: Any, axis: Any = None, return_indices: bool = False, return_indices_tie_break_left: bool = True,
         keep_dims: bool = False,
     ) -> Any:  # fmt: skip
         x = as_block(input)
-        found = _reduced(compute, x, axis, keep_dims, _wide(x, floats=True))
-        return (found, place(x, axis, return_indices_tie_break_left, keep_dims)) if return_indices else found
+        values = _reduced(compute, x, axis, keep_dims, _wide(x, floats=True))
+        return (values, indices(x, axis, return_indices_tie_break_left, keep_dims)) if return_indices else values
 
     return extreme
 
@@ -146,8 +146,8 @@ def _scan(compute: np.ufunc) -> Callable[..., Any]:
         x, axis = as_block(input), _axis(input, axis)
         dtype = dtype or _wide(x, floats=False)
         data = np.flip(dtype.of(x.data), axis) if reverse else dtype.of(x.data)
-        found = compute.accumulate(data, axis=axis, dtype=dtype.numpy)
-        return Block(np.flip(found, axis) if reverse else found, dtype, counts=True)
+        scanned = compute.accumulate(data, axis=axis, dtype=dtype.numpy)
+        return Block(np.flip(scanned, axis) if reverse else scanned, dtype, counts=True)
 
     return scan
 
@@ -160,48 +160,48 @@ def _folded(combine_fn: Callable[..., Any], first: Blocks, second: Blocks) -> Bl
     if not hasattr(combine_fn, "fn"):
         name = getattr(combine_fn, "__name__", "it")
         raise wrong(f"{name} is a function of Python: write @triton.jit in the line above `def {name}`", "language")
-    found = combine_fn(*first, *second)
-    found = found if isinstance(found, tuple) else (found,)
-    for one, before in zip(found, first, strict=True):
-        if not isinstance(one, Block) or one.dtype is not before.dtype:
-            got = one.dtype if isinstance(one, Block) else type(one).__name__
+    combined = combine_fn(*first, *second)
+    combined = combined if isinstance(combined, tuple) else (combined,)
+    for block, before in zip(combined, first, strict=True):
+        if not isinstance(block, Block) or block.dtype is not before.dtype:
+            got = block.dtype if isinstance(block, Block) else type(block).__name__
             raise wrong(f"a function that combines two numbers of {before.dtype} must return one, and returns {got}")
-    return found
+    return combined
 
 
 def _reduce(input: Any, axis: Any, combine_fn: Callable[..., Any], keep_dims: bool = False) -> Any:
     several = input if isinstance(input, tuple) else (input,)
-    place = _axis(several[0], axis)
-    parts = tuple(one if place is not None else reshape(one, one.numel) for one in several)
-    parts = tuple(Block(np.moveaxis(one.data, place or 0, 0), one.dtype) for one in parts)
+    dim = _axis(several[0], axis)
+    parts = tuple(one if dim is not None else reshape(one, one.numel) for one in several)
+    parts = tuple(Block(np.moveaxis(one.data, dim or 0, 0), one.dtype) for one in parts)
     if not running[-1].computes:
         _folded(combine_fn, *[tuple(Block(0, one.dtype) for one in parts)] * 2)
         parts = tuple(Block(one.data[:1], one.dtype) for one in parts)
     while len(parts[0].data) > 1:
         pairs = [tuple(Block(one.data[start::2], one.dtype) for one in parts) for start in (0, 1)]
         parts = _folded(combine_fn, *pairs)
-    found = tuple(Block(one.data[0], one.dtype) for one in parts)
+    results = tuple(Block(one.data[0], one.dtype) for one in parts)
     if keep_dims:
-        shape = tuple(1 if place in (None, n, n - several[0].data.ndim) else size for n, size in
+        shape = tuple(1 if dim in (None, n, n - several[0].data.ndim) else size for n, size in
                       enumerate(several[0].shape))  # fmt: skip
-        found = tuple(Block(one.data.reshape(shape), one.dtype) for one in found)
-    return found if isinstance(input, tuple) else found[0]
+        results = tuple(Block(one.data.reshape(shape), one.dtype) for one in results)
+    return results if isinstance(input, tuple) else results[0]
 
 
 def _associative_scan(input: Any, axis: Any, combine_fn: Callable[..., Any], reverse: bool = False) -> Any:
     several = input if isinstance(input, tuple) else (input,)
-    place = _axis(several[0], axis) or 0
-    rows = [np.moveaxis(np.flip(one.data, place) if reverse else one.data, place, 0) for one in several]
+    dim = _axis(several[0], axis) or 0
+    rows = [np.moveaxis(np.flip(one.data, dim) if reverse else one.data, dim, 0) for one in several]
     if not running[-1].computes:
         _folded(combine_fn, *[tuple(Block(0, one.dtype) for one in several)] * 2)
         return input
     now = tuple(Block(row[0], one.dtype) for row, one in zip(rows, several, strict=True))
-    found = [now]
+    steps = [now]
     for n in range(1, len(rows[0])):
         now = _folded(combine_fn, now, tuple(Block(row[n], one.dtype) for row, one in zip(rows, several, strict=True)))
-        found.append(now)
-    stacked = [np.stack([each[n].data for each in found], place) for n in range(len(several))]
-    made = tuple(Block(np.flip(data, place) if reverse else data, one.dtype)
+        steps.append(now)
+    stacked = [np.stack([each[n].data for each in steps], dim) for n in range(len(several))]
+    made = tuple(Block(np.flip(data, dim) if reverse else data, one.dtype)
                  for data, one in zip(stacked, several, strict=True))  # fmt: skip
     return made if isinstance(input, tuple) else made[0]
 
@@ -308,8 +308,8 @@ def _gather(src: Any, index: Any, axis: Any) -> Block:
         raise wrong(
             f"tl.gather takes whole numbers with as many axes as the block, and here is {index.dtype}", "shapes"
         )
-    at = np.clip(index.data, 0, src.shape[_axis(src, axis)] - 1)
-    return Block(shaped(lambda: np.take_along_axis(src.data, at, axis), src, index), src.dtype)
+    inside = np.clip(index.data, 0, src.shape[_axis(src, axis)] - 1)
+    return Block(shaped(lambda: np.take_along_axis(src.data, inside, axis), src, index), src.dtype)
 
 
 def _histogram(input: Any, num_bins: int, mask: Block | None = None) -> Block:
@@ -336,9 +336,9 @@ def _flip(x: Any, dim: int | None = None) -> Block:
 
 def _range(*bounds: Any, **options: Any) -> Iterator[Block]:
     """Count as `range` in a kernel does, where the number is one of the device, not of Python."""
-    found = [as_block(one, "a bound of range") for one in bounds]
-    dtype = I64 if any(one.dtype.bits == 64 for one in found) else I32
-    return (Block(number, dtype) for number in builtins.range(*map(operator.index, found)))
+    blocks = [as_block(one, "a bound of range") for one in bounds]
+    dtype = I64 if any(one.dtype.bits == 64 for one in blocks) else I32
+    return (Block(number, dtype) for number in builtins.range(*map(operator.index, blocks)))
 
 
 def _static_range(*bounds: Any) -> range:

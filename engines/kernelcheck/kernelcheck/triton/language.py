@@ -60,17 +60,17 @@ class _Run(Launch):
 
     def function(self, kernel: Kernel) -> types.FunctionType:
         """Return a kernel as Python runs it: its names mean what they mean to Triton."""
-        found = self._functions.get(id(kernel))
-        if found is None:
+        function = self._functions.get(id(kernel))
+        if function is None:
             fn, text = kernel.fn, triton_text.text_of(kernel.fn)
             self.codes.update(text.codes())
             named = {name for code in text.codes() for name in _read_from_outside(code)}
             known = {name: meaning(value, name) for name, value in outside(fn).items() if name in named}
             space = {**IN_KERNELS, **known, **_WORDS, "__builtins__": {}}
-            found = types.FunctionType(text.code, space, fn.__name__, fn.__defaults__)
-            found.__kwdefaults__ = fn.__kwdefaults__
-            self._functions[id(kernel)] = found
-        return found
+            function = types.FunctionType(text.code, space, fn.__name__, fn.__defaults__)
+            function.__kwdefaults__ = fn.__kwdefaults__
+            self._functions[id(kernel)] = function
+        return function
 
     def call(self, kernel: Kernel, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Call a kernel from a kernel."""
@@ -124,7 +124,7 @@ def _as_arguments(kernel: Kernel, named: dict[str, Any], memory: Memory) -> dict
     if len(devices) > 1 or "meta" in devices:
         places = " and ".join(f"{name} on {device}" for device, name in reversed(devices.items()))
         raise KernelFault("arguments", f"the tensors of a launch must be on one device, with values, and are {places}")
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in named.items():
         if name in tensors or name in far:
             if name in kernel.constants:
@@ -132,16 +132,16 @@ def _as_arguments(kernel: Kernel, named: dict[str, Any], memory: Memory) -> dict
             if value.dtype not in OF_TORCH or (name in tensors and value.layout is not torch.strided):
                 raise KernelFault("arguments", f"{name} is a tensor of {value.dtype}, which Triton does not have")
             dtype = OF_TORCH[value.dtype]
-            found[name] = Pointer(
+            arguments[name] = Pointer(
                 FarBuffer(name, value, dtype) if name in far else Buffer(name, value, dtype, memory), 0
             )
         elif name in kernel.constants or value is None:
-            found[name] = value if isinstance(value, numbers.Number | str | tuple) else meaning(value, name)
+            arguments[name] = value if isinstance(value, numbers.Number | str | tuple) else meaning(value, name)
         elif isinstance(value, numbers.Real):
-            found[name] = as_block(value)
+            arguments[name] = as_block(value)
         else:
             raise KernelFault("arguments", f"{name} is a {type(value).__name__}; a kernel takes tensors and numbers")
-    return found
+    return arguments
 
 
 def _run(launch: _Run, kernel: Kernel, arguments: dict[str, Any], seed: int | None = None) -> None:
@@ -225,14 +225,14 @@ def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any]) ->
     other = _trial(kernel, grid, named, seed=1, changed="") if first.report.fault is None else first
     if other.report.fault is not None:
         return other.report
-    found = _difference(first, other)
-    if found is not None:
+    difference = _difference(first, other)
+    if difference is not None:
         of_a_line = (
             fault for line, fault in first.undefined.items()
             if _difference(first, _trial(kernel, grid, named, changed=line)) is not None
         )  # fmt: skip
-        what = f"element {found[1]:,} of {found[0]} depends on the order in which the programs run"
-        race = KernelFault("race", what, array=found[0], element=found[1])
+        what = f"element {difference[1]:,} of {difference[0]} depends on the order in which the programs run"
+        race = KernelFault("race", what, array=difference[0], element=difference[1])
         first.report.fault = next(of_a_line, race)
     return first.report
 
@@ -257,17 +257,17 @@ def _trial(
 
 def _difference(first: Launch, other: Launch) -> tuple[str, int] | None:
     """Return the first element in which two runs differ. Sums by atomic operations may, and what follows from them."""
-    for one, again in zip(first.buffers, other.buffers, strict=True):
-        a, b = one.dtype.decode(one.array), again.dtype.decode(again.array)
-        if one.dtype.kind < 2:
+    for original, again in zip(first.buffers, other.buffers, strict=True):
+        a, b = original.dtype.decode(original.array), again.dtype.decode(again.array)
+        if original.dtype.kind < 2:
             same = a == b
-        elif one.summed():
+        elif original.summed():
             same = np.isnan(a) == np.isnan(b)
         else:
             slack = 1e-2 if any(buffer.summed() for buffer in first.buffers) else 0
             same = np.isclose(a.astype(np.float64), b.astype(np.float64), slack, slack, equal_nan=True)
         if not same.all():
-            return one.name, int(np.argmin(same))
+            return original.name, int(np.argmin(same))
     return None
 
 

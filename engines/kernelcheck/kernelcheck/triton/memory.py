@@ -64,10 +64,10 @@ class Report(Sums):
             ("32-byte sectors", f"{self.sectors:,} in {self.requests:,} requests"),
             ("FLOPs", f"{self.flops:,}"),
         ]
-        for name, one in self.by_array.items():
+        for name, traffic in self.by_array.items():
             missing = self.unwritten.get(name, 0)
             never = f", {missing:,} elements never written" if missing else ""
-            rows.append((f"  {name}", f"{one.loaded_bytes:,} bytes loaded, {one.stored_bytes:,} stored{never}"))
+            rows.append((f"  {name}", f"{traffic.loaded_bytes:,} bytes loaded, {traffic.stored_bytes:,} stored{never}"))
         return rows
 
     def __str__(self) -> str:
@@ -136,12 +136,12 @@ class Buffer:
         own = np.lib.stride_tricks.as_strided(never, self.tensor.shape, self.tensor.stride())
         return int(own.sum()) if self.size else 0
 
-    def read(self, at: np.ndarray) -> np.ndarray:
-        """Return the elements `at`, as the numbers with which NumPy computes."""
-        return self.dtype.decode(self.array[at])
+    def read(self, elements: np.ndarray) -> np.ndarray:
+        """Return `elements` of the tensor, as the numbers with which NumPy computes."""
+        return self.dtype.decode(self.array[elements])
 
-    def write(self, at: np.ndarray, values: np.ndarray) -> None:
-        self.array[at] = self.dtype.encode(values)
+    def write(self, elements: np.ndarray, values: np.ndarray) -> None:
+        self.array[elements] = self.dtype.encode(values)
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,10 @@ class FarBuffer(Buffer):
         self.name, self.dtype, self.item, self.base = name, dtype, addresses.dtype.itemsize, 0
         self.size = _size(addresses.shape, addresses.strides)
 
-    def read(self, at: np.ndarray) -> np.ndarray:
-        return np.zeros(np.shape(at), self.dtype.numpy)
+    def read(self, elements: np.ndarray) -> np.ndarray:
+        return np.zeros(np.shape(elements), self.dtype.numpy)
 
-    def write(self, at: np.ndarray, values: np.ndarray) -> None: ...
+    def write(self, elements: np.ndarray, values: np.ndarray) -> None: ...
 
 
 def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
@@ -245,28 +245,28 @@ class Launch:
 
     def touch(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> np.ndarray:
         """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it."""
-        at = offsets.reshape(-1) if active is None else offsets[active]
+        elements = offsets.reshape(-1) if active is None else offsets[active]
         if self.watched:
-            self._remember(buffer, at)
-        if at.size:
-            low, high = at.min(), at.max()
+            self._remember(buffer, elements)
+        if elements.size:
+            low, high = elements.min(), elements.max()
             if low < 0 or high >= buffer.size:
-                raise self._outside(kind, buffer, at, active is not None)
-        if self.watched and at.size:
-            self._count(kind, buffer, offsets, active, at.size)
-        if self.watched and at.size and type(buffer) is Buffer:
-            self._order(kind, buffer, at)
-            if kind == "load" and at.size > 1:
-                places, count = np.unique(at, return_counts=True)
+                raise self._outside(kind, buffer, elements, active is not None)
+        if self.watched and elements.size:
+            self._count(kind, buffer, offsets, active, elements.size)
+        if self.watched and elements.size and type(buffer) is Buffer:
+            self._order(kind, buffer, elements)
+            if kind == "load" and elements.size > 1:
+                places, count = np.unique(elements, return_counts=True)
                 buffer.column("read by several")[places[count > 1]] = self.me
-        return at
+        return elements
 
-    def read_by_several(self, buffer: Buffer, at: np.ndarray) -> np.ndarray:
+    def read_by_several(self, buffer: Buffer, elements: np.ndarray) -> np.ndarray:
         """Return which elements several elements of one block of the running program have read."""
-        return buffer.column("read by several")[at] == self.me
+        return buffer.column("read by several")[elements] == self.me
 
-    def _outside(self, kind: str, buffer: Buffer, at: np.ndarray, masked: bool) -> KernelFault:
-        bad = at[(at < 0) | (at >= buffer.size)]
+    def _outside(self, kind: str, buffer: Buffer, elements: np.ndarray, masked: bool) -> KernelFault:
+        bad = elements[(elements < 0) | (elements >= buffer.size)]
         verb = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
         more = f", and {bad.size - 1:,} more outside" if bad.size > 1 else ""
         ends = f"whose last is {buffer.size - 1:,}" if buffer.size else "which has none"
@@ -274,16 +274,16 @@ class Launch:
         why = "the mask lets it through: compare it with the size" if masked else "there is no mask at this access"
         return self.fault("out of bounds", what, why, array=buffer.name, element=int(bad[0]))
 
-    def _remember(self, buffer: Buffer, at: np.ndarray) -> None:
-        self._remembered += at.size
+    def _remember(self, buffer: Buffer, elements: np.ndarray) -> None:
+        self._remembered += elements.size
         if self._remembered <= _MOST_TOUCHED:
-            self._touched[buffer.name, self.program].append(at)
+            self._touched[buffer.name, self.program].append(elements)
 
     def close(self) -> None:
         """Sum up what was touched."""
         if self._remembered <= _MOST_TOUCHED:
-            for (name, program), found in self._touched.items():
-                self.report.touched.setdefault(name, {})[program] = np.unique(np.concatenate(found))
+            for (name, program), elements in self._touched.items():
+                self.report.touched.setdefault(name, {})[program] = np.unique(np.concatenate(elements))
 
     def _count(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, number: int) -> None:
         traffic = self.report.by_array[buffer.name]
@@ -294,30 +294,35 @@ class Launch:
         sectors = (offsets + buffer.base) * buffer.item // _SECTOR
         sectors = sectors if active is None else np.where(active, sectors, -1)
         ways = [sectors, sectors.swapaxes(-1, -2)] if sectors.ndim > 1 else [sectors]
-        found = [_grouped(one.reshape(-1)) for one in ways]
-        traffic.sectors += min(found)[0]
-        traffic.requests += min(found)[1]
+        counts = [_grouped(one.reshape(-1)) for one in ways]
+        traffic.sectors += min(counts)[0]
+        traffic.requests += min(counts)[1]
 
-    def _order(self, kind: str, buffer: Buffer, at: np.ndarray) -> None:
+    def _order(self, kind: str, buffer: Buffer, elements: np.ndarray) -> None:
         """Raise a race where another program touched these elements, with nothing that orders the two."""
         self._clock += 1
-        if kind == "atomic" and at.size == 1:  # a counter or a lock: what came before it elsewhere is seen from now on
-            key = id(buffer.book), int(at[0]) + int(buffer.base)
+        if (
+            kind == "atomic" and elements.size == 1
+        ):  # a counter or a lock: what came before it elsewhere is seen from now on
+            key = id(buffer.book), int(elements[0]) + int(buffer.base)
             nothing = np.full(math.prod(self.grid), -1) if self._seen is None else self._seen
             self._seen = np.maximum(nothing, self._released.get(key, -1))
             self._seen[self.me] = self._clock
             self._released[key] = self._seen.copy()
         others = {"load": ("wrote", "added"), "store": ("wrote", "added", "read"), "atomic": ("wrote", "read")}[kind]
-        for what in others:
-            who, when = buffer.column(what)[at], buffer.column(f"{what} at")[at]
+        for column in others:
+            who, when = buffer.column(column)[elements], buffer.column(f"{column} at")[elements]
             late = self._unordered(who, when)
             if late.any():
-                raise self._race(kind, buffer, int(at[late][0]), what, int(who[late][0]))
+                raise self._race(kind, buffer, int(elements[late][0]), column, int(who[late][0]))
         mine = {"load": "read", "store": "wrote", "atomic": "added"}[kind]
         who, when = buffer.column(mine), buffer.column(f"{mine} at")
-        who[at], when[at] = np.where(self._unordered(who[at], when[at]), _SEVERAL, self.me), self._clock
+        who[elements], when[elements] = (
+            np.where(self._unordered(who[elements], when[elements]), _SEVERAL, self.me),
+            self._clock,
+        )
         if kind == "store":
-            buffer.column("read")[at] = _NOBODY  # what was read before was read in order
+            buffer.column("read")[elements] = _NOBODY  # what was read before was read in order
 
     def _unordered(self, who: np.ndarray, when: np.ndarray) -> np.ndarray:
         """Return which of the accesses, by `who` at `when`, nothing puts before those of the running program."""

@@ -47,13 +47,13 @@ def rand4x(seed: Any, offset: Any, n_rounds: int = 10) -> tuple[Block, ...]:
 
 def randn4x(seed: Any, offset: Any, n_rounds: int = 10) -> tuple[Block, ...]:
     """Return four blocks of normally distributed numbers."""
-    found = []
+    normal = []
     uniform = [_uniform(one) for one in randint4x(seed, offset, n_rounds)]
     for u, v in (uniform[:2], uniform[2:]):
         radius = np.sqrt(np.float32(-2) * np.log(np.maximum(u, np.float32(1e-7))))
         angle = np.float32(6.283185307179586) * v
-        found += [radius * np.cos(angle), radius * np.sin(angle)]
-    return tuple(Block(one, F32, counts=True) for one in found)
+        normal += [radius * np.cos(angle), radius * np.sin(angle)]
+    return tuple(Block(one, F32, counts=True) for one in normal)
 
 
 RANDOM = {

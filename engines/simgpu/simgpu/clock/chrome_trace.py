@@ -87,10 +87,10 @@ def _all_events(timeline: Any, records: list[Record]) -> list[Event]:
 
 def _within_its_range(record: Record, edges: list[int]) -> Record:
     """Return a record, a launch from the last of `edges` before its end on: ranges hold whole calls."""
-    place = bisect_left(edges, record.end_ns)
-    if record.kind != "launch" or not place or edges[place - 1] <= record.start_ns:
+    index = bisect_left(edges, record.end_ns)
+    if record.kind != "launch" or not index or edges[index - 1] <= record.start_ns:
         return record
-    return replace(record, start_ns=edges[place - 1])
+    return replace(record, start_ns=edges[index - 1])
 
 
 def _file(timeline: Any, distributed: dict[str, Any], tracks: list[Event], events: list[Event]) -> str:

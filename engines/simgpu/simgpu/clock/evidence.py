@@ -352,10 +352,10 @@ def bar(stored: dict[str, Any]) -> ErrorBar:
     for table in stored["tables"]:
         gpu, mode, fmt = table["gpu"], table["mode"], table["format"]
         source = table["by"], table["address"], table["date"]
-        for name, size, batch, measured, predicted, found, fitted, *rest in table["rows"]:
+        for name, size, batch, measured, predicted, regime, fitted, *rest in table["rows"]:
             eager = Eager(*rest) if rest else None
             times = measured, predicted, bool(fitted)
-            runs.append(PublishedRun(name, size, batch, gpu, mode, fmt, found, *times, *source, eager))
+            runs.append(PublishedRun(name, size, batch, gpu, mode, fmt, regime, *times, *source, eager))
     return ErrorBar(tuple(runs))
 
 

@@ -21,8 +21,8 @@ def seconds_by_class(events: Iterable[Event], host: Host) -> dict[str, float]:
 
 def seconds_by_part(events: Iterable[Event], host: Host) -> dict[str, float]:
     """Return the same by part of `hosts.PARTS`: operators, optimizer, autograd, views."""
-    found = seconds_by_class(events, host)
-    parts = {part: sum(found.get(name, 0.0) for name in names) for part, names in PARTS.items()}
+    by_class = seconds_by_class(events, host)
+    parts = {part: sum(by_class.get(name, 0.0) for name in names) for part, names in PARTS.items()}
     return {part: seconds for part, seconds in parts.items() if seconds}
 
 

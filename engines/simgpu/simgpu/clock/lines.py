@@ -19,8 +19,8 @@ class Line:
     @classmethod
     def of(cls, place: str) -> "Line":
         """Return the line that `places.place` names."""
-        found = _PLACE.fullmatch(place)
-        return Line() if found is None else Line(found["file"], int(found["line"]), found["source"] or "")
+        match = _PLACE.fullmatch(place)
+        return Line() if match is None else Line(match["file"], int(match["line"]), match["source"] or "")
 
     @property
     def parts(self) -> tuple[str, int, str]:

@@ -168,15 +168,15 @@ def _kinds() -> list[str]:
     return ["cpu", "cuda", *(["sim"] if hasattr(torch, "sim") else [])]
 
 
-def _is_kernel(one: inductor.Lowered) -> bool:
-    plan = None if one.call is None else Plan.of(one.call.operator)
+def _is_kernel(lowered: inductor.Lowered) -> bool:
+    plan = None if lowered.call is None else Plan.of(lowered.call.operator)
     return plan is None or not (plan.func.is_view or plan.row.memory_only)
 
 
-def _kernel(one: inductor.Lowered) -> CompiledKernel:
-    call = one.call
+def _kernel(lowered: inductor.Lowered) -> CompiledKernel:
+    call = lowered.call
     if call is None:
-        cost = Cost(one.elements, one.nbytes, host="launch")
+        cost = Cost(lowered.elements, lowered.nbytes, host="launch")
     else:
         plan = Plan.of(call.operator)
         inputs = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)]
@@ -185,6 +185,8 @@ def _kernel(one: inductor.Lowered) -> CompiledKernel:
         cost = replace(
             cost, host="light", tensors=0
         )  # called by generated code, without autograd and autocast around it
-    lines = tuple(f"{Path(file).name}:{line}" for file, _, line in (text.rpartition(":") for text in one.lines))
+    lines = tuple(f"{Path(file).name}:{line}" for file, _, line in (text.rpartition(":") for text in lowered.lines))
     nbytes = cost.nbytes + cost.extra_bytes
-    return CompiledKernel(one.name, one.operators, one.library, one.backward, nbytes, cost.flops, lines, cost)
+    return CompiledKernel(
+        lowered.name, lowered.operators, lowered.library, lowered.backward, nbytes, cost.flops, lines, cost
+    )

@@ -106,8 +106,8 @@ class _Graph:
     def _charge(self, index: int, kernels: Sequence[compiled.CompiledKernel]) -> None:
         clock = state.world.clock
         if not self._captured:
-            for one in kernels:
-                clock.kernel(index, one.name, one.cost)
+            for kernel in kernels:
+                clock.kernel(index, kernel.name, kernel.cost)
             return
         rated = [(one, *clock.rates.kernel(one.cost)) for one in kernels]
         clock.replay(index, [Captured(index, one.name, "compute", ns, one.cost, bound) for one, ns, bound in rated])

@@ -214,11 +214,11 @@ def _self_test(device: torch.device) -> str | None:
     """Train one small layer on `device` and on the CPU; return what is wrong, or None."""
     weight = torch.linspace(-1, 1, 12).view(4, 3)
     gradients = []
-    for place in (device, torch.device("cpu")):
-        leaf = weight.to(place).requires_grad_()
-        loss = (torch.ones(2, 4, device=place) @ leaf).relu().square().mean()
+    for where in (device, torch.device("cpu")):
+        leaf = weight.to(where).requires_grad_()
+        loss = (torch.ones(2, 4, device=where) @ leaf).relu().square().mean()
         loss.backward()
-        if leaf.grad is None or leaf.grad.device != place:
-            return f"its self-test failed: a gradient is on {getattr(leaf.grad, 'device', None)} instead of {place}"
+        if leaf.grad is None or leaf.grad.device != where:
+            return f"its self-test failed: a gradient is on {getattr(leaf.grad, 'device', None)} instead of {where}"
         gradients.append(leaf.grad.cpu())
     return None if torch.equal(*gradients) else "its self-test failed: a gradient differs from that of the CPU"

@@ -252,23 +252,23 @@ def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> in
             elif tensor._index != index:
                 _raise_mixed(func, plan, tensors, tensor)
     in_place = plan.pointwise and 0 in plan.mutates and not plan.row.overwrites
-    for place, tensor in enumerate(tensors):
-        if type(tensor) is SimTensor or not (tensor.dim() > 0 or plan.row.alike or (in_place and place == 0)):
+    for position, tensor in enumerate(tensors):
+        if type(tensor) is SimTensor or not (tensor.dim() > 0 or plan.row.alike or (in_place and position == 0)):
             continue
-        if not _stays_on_cpu(plan, tensors, place):
+        if not _stays_on_cpu(plan, tensors, position):
             _raise_mixed(func, plan, tensors, tensor)
     if plan.row.lacks is not None:
         plan.row.lacks.refuse(tensors)
     return state.world.current if index is None else index
 
 
-def _stays_on_cpu(plan: Plan, tensors: list[torch.Tensor], place: int) -> bool:
+def _stays_on_cpu(plan: Plan, tensors: list[torch.Tensor], position: int) -> bool:
     """Return whether an operator takes this CPU tensor beside those of a GPU: a length, or what it indexes with."""
-    tensor = tensors[place]
+    tensor = tensors[position]
     if plan.row.takes_lengths:
         return not tensor.is_floating_point()
     is_values = "index_put" in plan.name and tensor is tensors[-1]
-    is_index = plan.row.takes_indices and place > 0 and not is_values
+    is_index = plan.row.takes_indices and position > 0 and not is_values
     return is_index and tensor.dtype in (torch.int64, torch.int32, *waiting.MASKS)
 
 
@@ -279,12 +279,12 @@ def _bring_indices(call: Call, index: int) -> None:
     and copied from pinned memory (expandTensors in IndexingUtils.h).
     """
     clock = state.world.clock
-    for one in call["indices"]:
-        if one is not None and type(one) is not SimTensor and one.dtype in waiting.MASKS:
-            nbytes = int(one.count_nonzero()) * one.dim() * 8
+    for indices in call["indices"]:
+        if indices is not None and type(indices) is not SimTensor and indices.dtype in waiting.MASKS:
+            nbytes = int(indices.count_nonzero()) * indices.dim() * 8
             clock.copy(index, "H2D", nbytes, pinned=True, blocking=False)
-        elif one is not None and type(one) is not SimTensor and one.dim() > 0:
-            clock.copy(index, "H2D", one.nbytes, pinned=False, blocking=True)
+        elif indices is not None and type(indices) is not SimTensor and indices.dim() > 0:
+            clock.copy(index, "H2D", indices.nbytes, pinned=False, blocking=True)
     value = call["values"]
     if value is not None and type(value) is not SimTensor and not waiting.fills(call):
         clock.copy(index, "H2D", value.nbytes, pinned=False, blocking=True)

@@ -185,15 +185,15 @@ class Races:
             start = part.storage_offset() * part.itemsize
             end = start + _span(part)
             key = part.untyped_storage()._cdata
-            kept = []
+            uses = []
             for use in self._uses.get(key, ()):
                 ordered = use.stream == stream or known.get(use.stream, 0) >= use.number
                 if not ordered and (writes or use.writes) and use.meets(start, end):
                     self._say(_of_streams(use, stream, writes, line))
                 covered = start <= use.start and use.end <= end
                 if not (ordered and covered and (writes or (use.stream == stream and not use.writes))):
-                    kept.append(use)
-            self._uses[key] = [*kept[1 - _MOST_USES :], _Use(stream, number, writes, start, end, line)]
+                    uses.append(use)
+            self._uses[key] = [*uses[1 - _MOST_USES :], _Use(stream, number, writes, start, end, line)]
 
     # ---- what is given back --------------------------------------------------------------------------------------
     def made(self, key: int, gpu: int, nbytes: int) -> None:

@@ -231,12 +231,10 @@ class ClusterTimeline:
         name, n = self.ranks[0].spec_name, len(self.ranks)
         lines = [f"{n} ranks, each with a simulated {name}: {self.total_ms:.3f} ms in all, GPUs idle {self.idle:.0%}"]
         lines.append(f"  {self.evidence}")
-        for rank, one in enumerate(self.ranks):
-            said, waited = (sum(r.duration_ns for r in one.select(kind)) / 1e6 for kind in ("message", "waits"))
-            lines.append(
-                f"  rank {rank}: busy {one.busy_ms():.3f} ms, {len(one.select('message'))} messages {said:.3f} ms, "
-                f"waited for others {waited:.3f} ms"
-            )
+        for rank, timeline in enumerate(self.ranks):
+            said, waited = (sum(r.duration_ns for r in timeline.select(kind)) / 1e6 for kind in ("message", "waits"))
+            sent = f"{len(timeline.select('message'))} messages {said:.3f} ms"
+            lines.append(f"  rank {rank}: busy {timeline.busy_ms():.3f} ms, {sent}, waited for others {waited:.3f} ms")
         return "\n".join(lines)
 
     __repr__ = __str__

@@ -150,8 +150,8 @@ class _Kind(type):
 def check_generator(generator: Any) -> None:
     """Raise as CUDA does where an operation on the GPU is given a generator of the CPU."""
     if generator is not None and generator._cdata not in _ours:
-        found = f"Expected a '{device_kind.kind}' device type for generator but found '{generator.device.type}'"
-        raise RuntimeError(f"{found}: use torch.Generator(device='{device_kind.kind}')")
+        refused = f"Expected a '{device_kind.kind}' device type for generator but found '{generator.device.type}'"
+        raise RuntimeError(f"{refused}: use torch.Generator(device='{device_kind.kind}')")
 
 
 _resize_plain = torch.UntypedStorage.resize_
@@ -183,13 +183,13 @@ def _device_of_storage(storage: torch.UntypedStorage) -> torch.device:
 
 def _device_of(tensor: torch.Tensor) -> torch.device:
     """Return the device; inside `torch.func` tensors are of C++'s own class, which says `meta` for a simulated GPU."""
-    place = BASE.device.__get__(tensor)
-    if place.type != "meta" or place.index is None or fakes.are_made():
-        return place
+    device = BASE.device.__get__(tensor)
+    if device.type != "meta" or device.index is None or fakes.are_made():
+        return device
     functorch = TORCH._C._functorch
     if not (functorch.is_batchedtensor(tensor) or functorch.is_gradtrackingtensor(tensor)):
-        return place
-    return state.world.devices[place.index]
+        return device
+    return state.world.devices[device.index]
 
 
 def _is_cuda(tensor: torch.Tensor) -> bool:
@@ -249,8 +249,8 @@ _set_bits = TORCH._utils.set_tensor_metadata
 
 def _set_metadata(tensor: torch.Tensor, metadata: dict[str, bool]) -> None:
     """Make a tensor from a file a conjugate or negative view, and its values with it."""
-    for one in (tensor, tensor._inner) if type(tensor) is SimTensor else (tensor,):
-        _set_bits(one, metadata)
+    for marked in (tensor, tensor._inner) if type(tensor) is SimTensor else (tensor,):
+        _set_bits(marked, metadata)
 
 
 _OLD_GRAPH = (
@@ -276,8 +276,8 @@ def _apply(self: torch.nn.Module, fn: _Change, recurse: bool = True) -> torch.nn
     for child in self.children() if recurse else ():
         child._apply(fn)
     lazy = {name: one for name, one in self._parameters.items() if isinstance(one, _Lazy)}
-    for name, one in lazy.items():  # there is nothing to exchange yet
-        fn(one)
+    for name, parameter in lazy.items():  # there is nothing to exchange yet
+        fn(parameter)
         self._parameters[name] = None
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:

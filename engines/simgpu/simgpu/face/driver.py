@@ -126,18 +126,18 @@ def _kind_of(name: str, plain: type, ours: type) -> type:
     """Return what stands for `torch.Stream` or `torch.Event`: it makes those of CUDA, and knows both kinds."""
 
     class Kind(type):
-        def __instancecheck__(cls, thing: object) -> bool:
-            return isinstance(thing, plain | ours)
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, plain | ours)
 
         def __subclasscheck__(cls, other: type) -> bool:
             return issubclass(other, plain | ours)
 
         def __call__(cls, device: Device = None, *args: Any, **kwargs: Any) -> Any:
-            place = torch.accelerator.current_accelerator() if device is None else torch.device(device)
-            if place is None or place.type != "cuda":
+            chosen = torch.accelerator.current_accelerator() if device is None else torch.device(device)
+            if chosen is None or chosen.type != "cuda":
                 return plain(device, *args, **kwargs)
-            with torch.cuda.device(place):
-                return ours(place, *args, **kwargs) if ours is Stream else ours(*args, **kwargs)
+            with torch.cuda.device(chosen):
+                return ours(chosen, *args, **kwargs) if ours is Stream else ours(*args, **kwargs)
 
     return Kind(name, (), {"__module__": "torch", "__doc__": plain.__doc__})
 
@@ -193,10 +193,10 @@ class _Count:
     def __call__(self) -> int:
         if self._told is not None:
             return self._told
-        found = self._visible()
+        count = self._visible()
         if self._begun:
-            self._told = found
-        return found
+            self._told = count
+        return count
 
     def of_the_driver(self) -> int:
         """Answer as the driver does, whom `torch.cuda.is_available()` asks."""

@@ -129,8 +129,8 @@ class Graph:
                 result = function(*args, **kwargs)
                 if outputs:
                     fresh = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
-                    for target, one in zip(outputs, fresh[-len(outputs) :], strict=True):
-                        target.copy_(one)
+                    for target, tensor in zip(outputs, fresh[-len(outputs) :], strict=True):
+                        target.copy_(tensor)
         state.world.clock.replay(self._index, self._work)
 
     def reset(self) -> None:

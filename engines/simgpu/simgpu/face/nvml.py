@@ -162,8 +162,8 @@ def nvmlDeviceGetUUID(handle: Any) -> str:
 
 def nvmlDeviceGetCudaComputeCapability(handle: Any) -> tuple[int, int]:
     """Return the compute capability of a GPU."""
-    found = properties.of(handle.index)
-    return found.major, found.minor
+    known = properties.of(handle.index)
+    return known.major, known.minor
 
 
 def nvmlDeviceGetMemoryInfo(handle: Any, version: int | None = None) -> SimpleNamespace:

@@ -9,8 +9,8 @@ _WHAT = "Run a program, a package or a notebook that says `cuda`, unchanged, on 
 
 def parser(usage: str | None = None) -> argparse.ArgumentParser:
     """Return what reads the options of `simgpu.cuda` from a command line."""
-    found = argparse.ArgumentParser("python -m simgpu", usage=usage, description=_WHAT, allow_abbrev=False)
-    add = found.add_argument
+    options = argparse.ArgumentParser("python -m simgpu", usage=usage, description=_WHAT, allow_abbrev=False)
+    add = options.add_argument
     add("--gpu", default="T4", help='a row of simgpu.gpus, such as "H100 SXM" (default: T4)')
     add("--gpus", type=int, help="how many of them (default: 1)")
     add("--memory", help='of each, such as "8 GiB" (default: that of the data sheet)')
@@ -19,4 +19,4 @@ def parser(usage: str | None = None) -> argparse.ArgumentParser:
     names = ", ".join(host.name for host in hosts.ALL)
     add("--host", default=hosts.DEFAULT.name, help=f"{names}; µs of an operator; a trace (default: %(default)s)")
     add("--races", choices=("warn", "error"), help="tell of uses of the same memory that nothing orders (slower)")
-    return found
+    return options

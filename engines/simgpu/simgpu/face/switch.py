@@ -184,7 +184,7 @@ def is_on() -> bool:
 
 def _put_on() -> None:
     tensors.register_kernels()
-    for one in (
+    for module in (
         driver,
         tensors,
         default_types,
@@ -200,7 +200,7 @@ def _put_on() -> None:
         ranks,
         profiling,
     ):
-        one.replace(_replaced)
+        module.replace(_replaced)
     state.world.show("cuda")
 
 

@@ -189,8 +189,8 @@ FORMATS = {
 class _OldType(type):
     """Of `torch.cuda.FloatTensor` and its kin: no tensors are of these classes, but `isinstance` answers."""
 
-    def __instancecheck__(cls, thing: object) -> bool:
-        return isinstance(thing, torch.Tensor) and thing.is_cuda and thing.dtype is FORMATS[cls.__name__]
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is FORMATS[cls.__name__]
 
     def __call__(cls, *given: Any, device: Device = None) -> torch.Tensor:
         target, dtype = torch.device("sim", state.device_of(device)), FORMATS[cls.__name__]

@@ -67,8 +67,8 @@ class Compiler:
         if self._captured:
             log.graph(stream, [Captured(0, one.name, "compute", 0, one.cost, "") for one in kernels])
             return
-        for one in kernels:
-            log.kernel(stream, one.name, one.cost)
+        for kernel in kernels:
+            log.kernel(stream, kernel.name, kernel.cost)
 
 
 @contextmanager

@@ -215,8 +215,8 @@ def _run(
                     compiler.found.clear()
                 step(*program)
                 recorder.log.step()
-        found = () if compiler is None else tuple(compiler.found)
-        return _FakeRun(ledger.forecast(device), tuple(recorder.log.events), recorder.optimizer, found)
+        graphs = () if compiler is None else tuple(compiler.found)
+        return _FakeRun(ledger.forecast(device), tuple(recorder.log.events), recorder.optimizer, graphs)
 
 
 def _device(given: torch.device | str | None) -> torch.device | None:

@@ -42,8 +42,8 @@ def _keeps_elements(func: Operator) -> bool:
 
 def _lstm_workspace(time: int, batch: int, shape: tuple[int, int], hidden: int) -> int:
     """Return its bytes: linear in the number of steps, so two short real runs give it."""
-    one, two = (_real_workspace(steps, batch, shape, hidden) for steps in (4, 8))
-    return one + math.ceil((two - one) / 4 * (time - 4))
+    four_steps, eight_steps = (_real_workspace(steps, batch, shape, hidden) for steps in (4, 8))
+    return four_steps + math.ceil((eight_steps - four_steps) / 4 * (time - 4))
 
 
 @functools.cache

@@ -125,7 +125,7 @@ def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -
 
 
 @contextmanager
-def _as_cuda(found: list[Lowered]) -> Generator[None]:
+def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
     """Inside, Inductor takes this process for one with a GPU and Triton, and writes its kernels into `found`."""
     import torch._functorch.config
     import torch._inductor.config
@@ -135,7 +135,7 @@ def _as_cuda(found: list[Lowered]) -> Generator[None]:
 
     def codegen(self: Any, *args: Any, **kwargs: Any) -> None:
         self._update_scheduler()
-        found.extend(_read(self))
+        lowered.extend(_read(self))
         raise _Enough
 
     put, depth = Replacements(), sys.getrecursionlimit()
@@ -218,8 +218,8 @@ def _on_cuda(graph: torch.fx.GraphModule, mode: FakeTensorMode) -> torch.fx.Grap
 def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
     new = torch.fx.Graph()
     new.output(new.graph_copy(graph, {}))
-    for old, one in zip(graph.nodes, new.nodes, strict=True):
-        one.meta = {key: value for key, value in old.meta.items() if key not in ("example_value", "val")}
+    for old, new_node in zip(graph.nodes, new.nodes, strict=True):
+        new_node.meta = {key: value for key, value in old.meta.items() if key not in ("example_value", "val")}
     return new
 
 
@@ -332,8 +332,8 @@ def _library_call(node: Any, origins: Sequence[torch.fx.Node]) -> Call | None:
         if not isinstance(value, torch.fx.Node):
             return value
         fake = value.meta.get("val")
-        for index, one in enumerate(left):
-            if isinstance(fake, torch.Tensor) and one.shape == fake.shape and one.dtype == fake.dtype:
+        for index, output in enumerate(left):
+            if isinstance(fake, torch.Tensor) and output.shape == fake.shape and output.dtype == fake.dtype:
                 return left.pop(index)
         return fake
 

@@ -43,8 +43,8 @@ def tensors_on(device: torch.device) -> list[tuple[torch.Tensor, str]]:
     optimizers: list[torch.optim.Optimizer] = []
     groups: tuple[list[Any], ...] = tensors, modules, optimizers
     lists: dict[type, list[Any] | None] = {}  # by exact type: asking each of 300,000 objects for its bases takes long
-    for thing in gc.get_objects():
-        kind = type(thing)
+    for candidate in gc.get_objects():
+        kind = type(candidate)
         if kind not in lists:
             bases = (torch.Tensor, nn.Module, torch.optim.Optimizer)
             without_memory = issubclass(kind, FakeTensor | UninitializedBuffer | UninitializedParameter)
@@ -52,7 +52,7 @@ def tensors_on(device: torch.device) -> list[tuple[torch.Tensor, str]]:
             lists[kind] = of[0] if of and not without_memory else None
         group = lists[kind]
         if group is not None:
-            group.append(thing)
+            group.append(candidate)
     owned: list[tuple[Any, str]] = [(tensor, "optimizer") for one in optimizers for tensor in states_of(one)]
     for module in modules:
         owned += [(buffer, "parameters") for buffer in module.__dict__.get("_buffers", {}).values()]
@@ -68,9 +68,9 @@ def states_of(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
     return tensors_in([list(state.values()) for state in getattr(optimizer, "state", {}).values()])
 
 
-def _is_on(thing: object, device: torch.device) -> bool:
+def _is_on(candidate: object, device: torch.device) -> bool:
     """Return whether `thing` is a tensor on `device`; what raises when it is asked is none that we can count."""
     try:
-        return isinstance(thing, torch.Tensor) and thing.device == device
+        return isinstance(candidate, torch.Tensor) and candidate.device == device
     except Exception:
         return False

@@ -31,8 +31,8 @@ def to_html(
         opened[0] = 'th scope="row"'
 
     def line(cells: Sequence[str], tags: Mapping[int, str]) -> str:
-        found = [(tags.get(place, "td"), html.escape(cell)) for place, cell in enumerate(cells)]
-        return f"<tr>{''.join(f'<{tag}>{cell}</{tag[:2]}>' for tag, cell in found)}</tr>"
+        tagged = [(tags.get(index, "td"), html.escape(cell)) for index, cell in enumerate(cells)]
+        return f"<tr>{''.join(f'<{tag}>{cell}</{tag[:2]}>' for tag, cell in tagged)}</tr>"
 
     above = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     body = "".join(line(row, opened) for row in rows)

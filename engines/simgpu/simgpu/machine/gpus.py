@@ -170,9 +170,9 @@ def table(gpus: Iterable[GPU] | None = None, *, without: Collection[str] = ()) -
     chosen = ALL if gpus is None else list(gpus)
     if not all(isinstance(gpu, GPU) for gpu in chosen):
         raise TypeError(f"gpus is {gpus!r}, it must be None or a list of rows, such as [gpus.get('T4')]")
-    kept = [place for place, text in enumerate(head) if text not in without]
-    heads = "".join(f"<th>{head[place]}</th>" for place in kept)
-    rows = "".join(f"<tr>{''.join(f'<td>{_texts(gpu)[place]}</td>' for place in kept)}</tr>" for gpu in chosen)
+    columns = [index for index, text in enumerate(head) if text not in without]
+    heads = "".join(f"<th>{head[index]}</th>" for index in columns)
+    rows = "".join(f"<tr>{''.join(f'<td>{_texts(gpu)[index]}</td>' for index in columns)}</tr>" for gpu in chosen)
     caption = f'<caption style="caption-side: bottom; text-align: left">{_CAPTION}</caption>'
     return f'<table style="font-size: 85%">{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
 

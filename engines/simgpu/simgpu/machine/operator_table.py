@@ -140,12 +140,12 @@ def _row(names: str, **columns: Any) -> dict[str, Row]:
 
 def _table(*rows: dict[str, Row]) -> dict[str, Row]:
     """Return all rows by name. Raises ValueError for an operator that has two."""
-    found: dict[str, Row] = {}
+    merged: dict[str, Row] = {}
     for row in rows:
-        if not found.keys().isdisjoint(row):
-            raise ValueError(f"two rows for {', '.join(found.keys() & row)}")
-        found |= row
-    return found
+        if not merged.keys().isdisjoint(row):
+            raise ValueError(f"two rows for {', '.join(merged.keys() & row)}")
+        merged |= row
+    return merged
 
 
 # What waits: the host reads the size of the result or its value. What the docstrings of torch.linalg call synchronizing

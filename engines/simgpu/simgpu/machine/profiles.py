@@ -80,8 +80,8 @@ class Call:
 
     def walk(self) -> "Iterator[Call]":
         yield self
-        for one in self.inner:
-            yield from one.walk()
+        for call in self.inner:
+            yield from call.walk()
 
 
 @dataclass(slots=True)
@@ -300,8 +300,8 @@ def _class(library: bool, phase: str) -> str:
 
 
 def _mean(times: list[float]) -> float:
-    kept = sorted(times)[: max(1, math.ceil((1 - _LEAVES) * len(times)))]
-    return sum(kept) / len(kept)
+    shortest = sorted(times)[: max(1, math.ceil((1 - _LEAVES) * len(times)))]
+    return sum(shortest) / len(shortest)
 
 
 def _kernels(events: list[Event]) -> dict[Any, list[tuple[str, float, float]]]:

@@ -123,9 +123,9 @@ class ModelCalls:
         if self._depth or call is None or call.last >= 0 or _in_backward():
             return
         call.last = self.log.number
-        for one in tree_leaves(result):
-            if isinstance(one, torch.Tensor) and one.requires_grad:
-                one.register_hook(lambda gradient: self._begins(call))
+        for output in tree_leaves(result):
+            if isinstance(output, torch.Tensor) and output.requires_grad:
+                output.register_hook(lambda gradient: self._begins(call))
 
     def _begins(self, call: _Call) -> None:
         """The backward pass comes to a call."""
@@ -159,9 +159,11 @@ class ModelCalls:
         calls = [call for call in self._calls if call.first < call.last <= max(numbers, default=-1) + 1]
         events = _with_kernels(basis.events, calls, self._found)
         timeline = Timeline.of(play(events, basis.machine, basis.gpus), basis.first, basis.last)
-        found = [self._found[call.key] for call in calls]
-        breaks = tuple(dict.fromkeys(one for known in found for one in known.breaks))
-        graphs, kernels = (sum(len(getattr(one, name)) for one in found) / basis.last for name in ("graphs", "kernels"))
+        compiled_calls = [self._found[call.key] for call in calls]
+        breaks = tuple(dict.fromkeys(one for known in compiled_calls for one in known.breaks))
+        graphs, kernels = (
+            sum(len(getattr(one, name)) for one in compiled_calls) / basis.last for name in ("graphs", "kernels")
+        )
         step_s = timeline.total_ns / (basis.last - basis.first) / 1e9
         return CompiledStep(step_s, eager_s, graphs, kernels, breaks, timeline.evidence)
 
@@ -257,12 +259,12 @@ def _elsewhere() -> Generator[None]:
 _Graphs = Sequence[Sequence[CompiledKernel]]
 
 
-def _with_kernels(events: Sequence[Event], calls: Sequence[_Call], found: dict[str, Compiled]) -> list[Event]:
+def _with_kernels(events: Sequence[Event], calls: Sequence[_Call], compiled: dict[str, Compiled]) -> list[Event]:
     """Return events in which compiled kernels stand for those of calls."""
     news: dict[float, list[Kernel]] = {}  # by the number of a kernel of the program: what stands for it
     begins = sorted(call.backward for call in calls)
     for call in calls:
-        graphs = found[call.key].graphs
+        graphs = compiled[call.key].graphs
         forward = [[one for one in graph.kernels if not one.backward] for graph in graphs]
         news |= _instead(_of_forward(events, call), forward)
         if call.backward >= 0:

@@ -84,12 +84,12 @@ def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None) -> Grow
 def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
     """Return the tensors of earlier steps that Python still holds and that have a graph, the newest last."""
     kept = []
-    for thing in gc.get_objects():
-        if issubclass(type(thing), torch.Tensor) and not thing.is_leaf:
-            held = holdings.held(thing)
+    for candidate in gc.get_objects():
+        if issubclass(type(candidate), torch.Tensor) and not candidate.is_leaf:
+            held = holdings.held(candidate)
             # what was there before the recording has no line
             if held is not None and held.line and held.step < holdings.step and held.owner in MADE:
-                kept.append((thing, held))
+                kept.append((candidate, held))
     return sorted(_roots(kept), key=lambda pair: pair[1].born)
 
 

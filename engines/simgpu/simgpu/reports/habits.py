@@ -102,8 +102,8 @@ class HabitWatch:
     def found(self) -> list[Suspect]:
         """Return the habits seen until now: those about results first."""
         self._judge()
-        found = [remark(code, line) for (code, line), seen in self._steps.items() if self._is_habit(code, seen)]
-        return sorted(found, key=lambda one: one.about != "result")
+        remarks = [remark(code, line) for (code, line), seen in self._steps.items() if self._is_habit(code, seen)]
+        return sorted(remarks, key=lambda one: one.about != "result")
 
     def _is_habit(self, code: str, steps: set[int]) -> bool:
         if code in _EACH_STEP:
@@ -136,8 +136,8 @@ class HabitWatch:
         random = any(modes) if modes else None
         called = _Pass(module, places.place(), module.training, random, bool(made), batch)
         self._passes.append(called)
-        for one in made[:1]:
-            one.register_hook(lambda gradient: setattr(called, "used", True))
+        for output in made[:1]:
+            output.register_hook(lambda gradient: setattr(called, "used", True))
         if any(one.dtype is torch.float64 for one in [*given, *_alive(parts.parameters)]):
             self._note("double-precision", called.line)
 
@@ -172,8 +172,8 @@ class HabitWatch:
         known = self._gradients.get(id(optimizer))
         if known is None:
             known = self._gradients[id(optimizer)] = _Gradients(clear=True)
-            for one in parameters:
-                self._trained[one] = True
+            for parameter in parameters:
+                self._trained[parameter] = True
             sample = next((one for one in parameters if one.requires_grad), None)
             if sample is not None:
                 sample.register_hook(_arriving(weakref.ref(sample), known))
@@ -263,8 +263,8 @@ def _is_set(gradient: torch.Tensor | None) -> bool:
     return bool(values.any())
 
 
-def small_batches(found: list[Suspect], *, launching: float, room: bool) -> Iterator[Suspect]:
+def small_batches(remarks: list[Suspect], *, launching: float, room: bool) -> Iterator[Suspect]:
     """Yield the remarks, of small batches only where launches keep the GPU waiting and there is `room` for more."""
-    for one in found:
-        if one.code != "small-batch" or (launching >= 0.3 and room):
-            yield one
+    for suspect in remarks:
+        if suspect.code != "small-batch" or (launching >= 0.3 and room):
+            yield suspect

@@ -118,18 +118,18 @@ STEP_SENTENCES = (steps_sentence, busy_sentence, phases_sentence, data_sentence,
 
 def compiled_sentences(report: Values) -> list[str]:
     """Say what a step would take with its models compiled, where its graphs break, and how sure that is."""
-    found = report.compiled
-    if found is None:
+    compiled = report.compiled
+    if compiled is None:
         return []
-    eager = seconds_text(found.eager_time)
-    if found.step_time is None:
-        return [f"What `torch.compile` would bring is not known: {found.error}. As it is, a step takes {eager}."]
-    said = f"Compiled, a step would take {seconds_text(found.step_time)} instead of {eager}; {found.evidence}."
-    if not found.breaks:
+    eager = seconds_text(compiled.eager_time)
+    if compiled.step_time is None:
+        return [f"What `torch.compile` would bring is not known: {compiled.error}. As it is, a step takes {eager}."]
+    said = f"Compiled, a step would take {seconds_text(compiled.step_time)} instead of {eager}; {compiled.evidence}."
+    if not compiled.breaks:
         return [said, "No graph breaks."]
-    number = "One graph break" if len(found.breaks) == 1 else f"{len(found.breaks)} graph breaks"
-    lines = ", ".join(dict.fromkeys(one.line or "outside of the program" for one in found.breaks))
-    return [said, f"{number}: {lines}.", *(f"{one.line}: {one.reason}" for one in found.breaks)]
+    number = "One graph break" if len(compiled.breaks) == 1 else f"{len(compiled.breaks)} graph breaks"
+    lines = ", ".join(dict.fromkeys(one.line or "outside of the program" for one in compiled.breaks))
+    return [said, f"{number}: {lines}.", *(f"{one.line}: {one.reason}" for one in compiled.breaks)]
 
 
 def clock_sentence(report: Values) -> str:
