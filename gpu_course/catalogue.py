@@ -28,11 +28,11 @@ def registry() -> Iterator[Exercise]:
 
 def names() -> dict[str, list[str]]:
     """Return the names of each lesson's exercises. They are read from the files: importing all takes over a second."""
-    found = {}
+    names_by_lesson = {}
     for number in numbers():
         texts = [path.read_text(encoding="utf-8") for path in sorted((_FOLDER / f"lesson{number}").glob("*.py"))]
-        found[number] = [name for text in texts for name in _EXERCISE.findall(text)]
-    return found
+        names_by_lesson[number] = [name for text in texts for name in _EXERCISE.findall(text)]
+    return names_by_lesson
 
 
 def explorer(name: str) -> ModuleType:

@@ -240,9 +240,9 @@ class Explorer:
             for name, count in self.offered({name: box.value for name, box in self.boxes.items()}).items():
                 box, (control,) = self.boxes[name], [control for control in self.controls if control.name == name]
                 if len(box.options) != count:
-                    place = min(box.index, count - 1)
+                    index = min(box.index, count - 1)
                     box.options = [(control.text(value), value) for value in control.values[:count]]
-                    box.index = place
+                    box.index = index
                 box.layout.display = None if count > 1 else "none"
         finally:
             self._offering = False

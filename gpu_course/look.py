@@ -83,13 +83,13 @@ def _marked(one: str, other: str) -> list[str]:
     begin = _common(first, second)
     end = _common(first[begin:][::-1], second[begin:][::-1])
     lacks = begin + end in (len(first), len(second))
-    found = []
+    marked = []
     for tokens in (first, second):
         upto = max(len(tokens) - end, begin) if lacks else begin + 1
         before, middle, after = ("".join(part) for part in (tokens[:begin], tokens[begin:upto], tokens[upto:]))
         mark = f'<mark style="{_MARK}">{html.escape(middle)}</mark>' if middle else ""
-        found.append(f"{html.escape(before)}{mark}{html.escape(after)}")
-    return found
+        marked.append(f"{html.escape(before)}{mark}{html.escape(after)}")
+    return marked
 
 
 def _common(one: list[str], other: list[str]) -> int:

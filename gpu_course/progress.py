@@ -139,8 +139,8 @@ def here(number: str) -> str:
     from gpu_course.catalogue import names
 
     known = Progress(_lessons(names(), file.solved()))
-    found = next((row for row in known.lessons if row.number == number), Lesson(number, 0, 0))
-    said = f"Lesson {number}: {found.solved} of {_count(found.exercises)} solved; {known.total.solved} in all."
+    row_here = next((row for row in known.lessons if row.number == number), Lesson(number, 0, 0))
+    said = f"Lesson {number}: {row_here.solved} of {_count(row_here.exercises)} solved; {known.total.solved} in all."
     strip = look.map_strip([(row.number, row.solved, row.exercises) for row in known.lessons], number)
     return strip + look.quiet(said)
 
@@ -168,18 +168,18 @@ def main(given: list[str] | None = None) -> int:
         parser.error(f"lines must be a readable file, not {path}: {error.strerror}")
     wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))  # what some versions of PowerShell write
     lines = data.decode("utf-16" if wide else "utf-8-sig", errors="replace").splitlines()
-    found = classroom.gathered(lines)
+    gathered = classroom.gathered(lines)
     if options.map:
         try:
             if path and options.map.exists() and options.map.samefile(path):
                 parser.error(f"--map must name another file than the lines, which it would replace: {path}")
-            options.map.write_text(classroom.page(found), encoding="utf-8")
+            options.map.write_text(classroom.page(gathered), encoding="utf-8")
         except OSError as error:
             parser.error(f"--map must name a file that can be written, not {options.map}: {error.strerror}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    print(classroom.table(found))
-    return 0 if found.count else 1
+    print(classroom.table(gathered))
+    return 0 if gathered.count else 1
 
 
 if __name__ == "__main__":

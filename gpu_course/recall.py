@@ -32,9 +32,9 @@ def plan(lesson: str, missed: Sequence[str] = (), turn: int = 0) -> list[str]:
     Turns count from 0. Over the lessons of two turns every short question of the course is asked.
     """
     ideas: dict[int, list[str]] = {}
-    for found in exam.bank():
-        if found.short:
-            ideas.setdefault(int(found.lesson), []).append(found.name)
+    for question in exam.bank():
+        if question.short:
+            ideas.setdefault(int(question.lesson), []).append(question.name)
     number, asked = int(lesson), Counter[str]()
     for _ in range(turn):
         for each in LESSONS:
@@ -71,8 +71,8 @@ def ask(lesson: str) -> exam.Paper:
         drawn = exam.drawn([(name, 1000 * int(lesson) + turn) for name in plan(lesson, state["missed"], turn)])
 
         def say(number: int) -> exam.Judged:
-            found, item = drawn[number - 1]
-            return exam.judged(found, item, paper.answers.get(number))
+            question, item = drawn[number - 1]
+            return exam.judged(question, item, paper.answers.get(number))
 
         title = "Three questions on earlier lessons, two minutes, no penalty."
         paper = _PAPERS[lesson] = exam.Paper(title, [item.question() for _, item in drawn], say=say)

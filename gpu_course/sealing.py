@@ -20,8 +20,8 @@ def sealed(body: str) -> str:
 
 def unsealed(line: str) -> str:
     """Return the body of a line that `sealed` made; ValueError where the checksum does not match."""
-    body, _, found = line.rpartition(";")
-    if found != checksum(body):
+    body, _, stated = line.rpartition(";")
+    if stated != checksum(body):
         raise ValueError("its checksum does not match")
     return body
 

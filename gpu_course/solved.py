@@ -154,17 +154,17 @@ def _change_tries(change: Callable[[dict[tuple[str, str, str], int]], dict[tuple
 
 def code() -> str:
     """Return the code of who learns here, which tells two people of one name apart; it is made at the first call."""
-    found = kept("reader", str)
-    if found is None or not _is_code(found):
-        found = sealing.new_code()
-        keep("reader", lambda before: before if before and _is_code(before) else found, str)
-        found = kept("reader", str) or found  # another notebook may have been first
-    return found
+    stored = kept("reader", str)
+    if stored is None or not _is_code(stored):
+        stored = sealing.new_code()
+        keep("reader", lambda before: before if before and _is_code(before) else stored, str)
+        stored = kept("reader", str) or stored  # another notebook may have been first
+    return stored
 
 
-def take_code(found: str) -> None:
+def take_code(new: str) -> None:
     """Let this be the machine of who has the code `found`."""
-    keep("reader", lambda before: found, str)
+    keep("reader", lambda before: new, str)
 
 
 def _is_code(text: str) -> bool:
@@ -188,14 +188,14 @@ def _kept(path: Path, shape: type) -> Any:
     """Return what a file holds, None where there is none. Raises ValueError where that is damaged."""
     _must_be_file(path)
     try:
-        found = json.loads(_retried(path.read_bytes))
+        stored = json.loads(_retried(path.read_bytes))
     except FileNotFoundError:
         return None
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    if not isinstance(found, shape):
+    if not isinstance(stored, shape):
         raise ValueError(f"no {shape.__name__}")
-    return found
+    return stored
 
 
 def keep(kind: str, change: Callable[[Any], Any], shape: type = object) -> None:

@@ -248,8 +248,8 @@ class Case:
         It is counted under the name `counts_as`, or under what the check's own source has of `name`.
         """
         label = name.partition("\n")[0]
-        found = functools.partial(self._finding, why=why, expected=expected, got=got)
-        self._judge(label, True, got, lambda: found(name + more(), counts_as=counts_as or counted.static(name)))
+        finding = functools.partial(self._finding, why=why, expected=expected, got=got)
+        self._judge(label, True, got, lambda: finding(name + more(), counts_as=counts_as or counted.static(name)))
         raise WrongAnswer(self.task, name)
 
     def _judge(self, label: str, wrong: bool, got: Any, find: Callable[[], Finding]) -> None:
@@ -303,8 +303,8 @@ class Case:
         For what the values alone do not tell: order of calls, copies, messages, modes, types. A mistake that gives
         other values is written as the wrong answer that it is: `Exercise.mistake`.
         """
-        found = functools.partial(self._finding, name, why, expected, got)
-        self._judge(name if when else "", bool(when), got, lambda: found(counts_as=counted.static(name)))
+        finding = functools.partial(self._finding, name, why, expected, got)
+        self._judge(name if when else "", bool(when), got, lambda: finding(counts_as=counted.static(name)))
 
     def equal(self, got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6, why: str = "") -> None:
         """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values."""
@@ -315,9 +315,9 @@ class Case:
         """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""
         edges.note_budget(what, used, allowed)
         name = f"the result is right, but it takes {used} {what} and the limit is {allowed}"
-        found = functools.partial(self._finding, name, why, ..., ...)
+        finding = functools.partial(self._finding, name, why, ..., ...)
         self._judge(
-            what, used > allowed, ..., lambda: found(counts_as=f"takes more {counted.static(what)} than allowed")
+            what, used > allowed, ..., lambda: finding(counts_as=f"takes more {counted.static(what)} than allowed")
         )
 
 
@@ -327,8 +327,8 @@ def _nothing() -> None:
 
 def methods_of(answer: type) -> list[Callable]:
     """Return the functions that a class defines itself, also those in `staticmethod`, `classmethod` and `property`."""
-    found = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(answer).values()]
-    return [value for value in found if inspect.isfunction(value)]
+    functions = [getattr(value, "__func__", getattr(value, "fget", value)) for value in vars(answer).values()]
+    return [value for value in functions if inspect.isfunction(value)]
 
 
 @functools.cache

@@ -82,9 +82,9 @@ def _end(pid: int) -> None:
     """Kill a process and all below it."""
     with contextlib.suppress(psutil.Error):
         process = psutil.Process(pid)
-        for one in (*process.children(recursive=True), process):
+        for each in (*process.children(recursive=True), process):
             with contextlib.suppress(psutil.Error):
-                one.kill()
+                each.kill()
 
 
 def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:
@@ -96,15 +96,15 @@ def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:
 
     stored = reference.__module__, task.name, simgpu.sources(answer), cloudpickle.dumps(answer)
     try:
-        found = run_limited(_examine, *stored, limit_s=simgpu.CHILD_LIMIT_S)
+        finding = run_limited(_examine, *stored, limit_s=simgpu.CHILD_LIMIT_S)
     except subprocess.TimeoutExpired:
         limit_s = f"{simgpu.CHILD_LIMIT_S:g}"
         raise WrongAnswer(task, f"{task.name} does not end: it was stopped after {limit_s} s") from None
     except RuntimeError as error:
         last = str(error).strip().splitlines()[-1]
         raise simgpu.Unavailable(f"{task.name} could not be checked on the simulated GPU: {last}") from None
-    if found:
-        raise WrongAnswer(task, found)
+    if finding:
+        raise WrongAnswer(task, finding)
 
 
 def _examine(module: str, name: str, sources: dict[str, list[str]], answer: bytes) -> Finding | None:

@@ -87,8 +87,8 @@ def _container_difference(got: Any, expected: Any, where: str, rest: dict[str, A
     if isinstance(expected, dict) and got.keys() != expected.keys():
         return f"{where} has the keys {shown(list(got))}, expected {shown(list(expected))}"
     names = list(expected) if isinstance(expected, dict) else range(len(expected))
-    found = (difference(got[name], expected[name], where=f"{where}[{name!r}]", **rest) for name in names)
-    return next((problem for problem in found if problem), "")
+    problems = (difference(got[name], expected[name], where=f"{where}[{name!r}]", **rest) for name in names)
+    return next((problem for problem in problems if problem), "")
 
 
 def _other_difference(got: Any, expected: Any, where: str, copied: bool) -> str:

@@ -25,8 +25,8 @@ def static(said: str) -> str:
         return ""
     said = said.partition("\n")[0]
     source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
-    found = [text for text, pattern in _texts(source) if pattern.fullmatch(said)]
-    return max(found, key=lambda text: len(text.replace(_VALUE, "")), default="").removesuffix(f": {_VALUE}")
+    matching = [text for text, pattern in _texts(source) if pattern.fullmatch(said)]
+    return max(matching, key=lambda text: len(text.replace(_VALUE, "")), default="").removesuffix(f": {_VALUE}")
 
 
 @functools.lru_cache(maxsize=64)
@@ -36,7 +36,7 @@ def _texts(source: str) -> list[tuple[str, re.Pattern[str]]]:
         tree = ast.parse(source)
     except SyntaxError:
         return []
-    found = []
+    texts = []
     for node in ast.walk(tree):
         match node:
             case ast.Constant(value=str(text)):
@@ -47,8 +47,8 @@ def _texts(source: str) -> list[tuple[str, re.Pattern[str]]]:
                 continue
         if any(part and any(sign.isalpha() for sign in part) for part in parts):
             text = "".join(_VALUE if part is None else part for part in parts).partition("\n")[0]
-            found.append((text, re.compile(".*".join(map(re.escape, text.split(_VALUE))))))
-    return found
+            texts.append((text, re.compile(".*".join(map(re.escape, text.split(_VALUE))))))
+    return texts
 
 
 def error_name(error: BaseException) -> str:

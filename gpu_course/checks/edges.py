@@ -181,12 +181,12 @@ def note_call(given: Any, device: torch.device) -> None:
     seen = _SEEN.get()
     if seen is None:
         return
-    found = set(_edges_of(given, device))
+    drawn = set(_edges_of(given, device))
     seen.note_orders(given)
     if torch.get_default_dtype() != torch.float32:
-        found.add("default_type")
-    seen.drawn |= found
-    seen.groups |= {GROUP[name] for name in found} | set(_groups_of(given, device))
+        drawn.add("default_type")
+    seen.drawn |= drawn
+    seen.groups |= {GROUP[name] for name in drawn} | set(_groups_of(given, device))
 
 
 # ---- what is among the arguments -------------------------------------------------------------------------------------
@@ -211,8 +211,8 @@ def _groups_of(given: Any, device: torch.device) -> Iterator[str]:
 def _edges_of(given: Any, device: torch.device) -> Iterator[str]:
     for value in tree_leaves(given):
         yield from _edges_of_one(value)
-        for place in _devices_of(value):
-            yield from _places(place, device)
+        for device_of_value in _devices_of(value):
+            yield from _places(device_of_value, device)
     for value in _containers(given):
         if len(value) < 2 and not isinstance(value, tuple):
             yield "one_entry" if value else "no_entries"
@@ -310,10 +310,10 @@ def _formats(dtype: torch.dtype) -> Iterator[str]:
         yield "whole"
 
 
-def _places(place: torch.device, device: torch.device) -> Iterator[str]:
-    if device.type != "cpu" and place.type == "cpu":
+def _places(of_value: torch.device, device: torch.device) -> Iterator[str]:
+    if device.type != "cpu" and of_value.type == "cpu":
         yield "cpu"
-    elif device.type != "cpu" and place.index not in (None, device.index):
+    elif device.type != "cpu" and of_value.index not in (None, device.index):
         yield "elsewhere"
 
 

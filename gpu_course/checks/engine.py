@@ -291,11 +291,11 @@ class Exercise:
             if simulated is None:
                 return examine_in_child(self.task, self.reference, answer)
             chosen = [simulated]
-        for place in chosen:
-            self._examine_on(answer, place)
+        for device in chosen:
+            self._examine_on(answer, device)
 
-    def _examine_on(self, answer: Any, place: torch.device) -> None:
-        case = Recording(self.task, answer, place, readers=True)
+    def _examine_on(self, answer: Any, device: torch.device) -> None:
+        case = Recording(self.task, answer, device, readers=True)
         self._doing = lambda: f"Now: {case.doing}" if case.doing else ""
         try:
             finding = examined(self._check, case)
@@ -304,7 +304,7 @@ class Exercise:
         except (Busy, simgpu.Unavailable):  # what the check needs is not on this machine
             raise
         except Exception as error:
-            if answer is self.reference or self._fails(place):
+            if answer is self.reference or self._fails(device):
                 raise RuntimeError(
                     f"the check of {self.name} itself failed, your answer may be right: {type(error).__name__}: {error}"
                 ) from error
@@ -312,12 +312,12 @@ class Exercise:
         if finding is None:
             return
         self._doing = lambda: "It is not right yet; now: is it a known mistake?"
-        known = recognised(self.mistakes, self._check, case, place)
+        known = recognised(self.mistakes, self._check, case, device)
         raise WrongAnswer(self.task, finding if known is None else finding.named(known.name, known.why))
 
-    def _fails(self, place: torch.device) -> bool:
+    def _fails(self, device: torch.device) -> bool:
         """Return whether the check finds something wrong on `place` even where the answer is the reference."""
-        return any(note.wrong for note in recorded(self._check, self.task, self._right, place))
+        return any(note.wrong for note in recorded(self._check, self.task, self._right, device))
 
     def recording(self, mistake: Mistake, device: torch.device) -> list[Note]:
         """Return all that the check finds of one of the mistakes on `device`: it goes on where it would fail."""
@@ -424,15 +424,15 @@ def _public_name(kind: type) -> str:
     """Return the shortest path from which `kind` can be imported, such as torch.nn.Module."""
     parts = kind.__module__.split(".")
     paths = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
-    found = (path for path in paths if getattr(sys.modules.get(path), kind.__qualname__, None) is kind)
-    return f"{next(found, kind.__module__)}.{kind.__qualname__}"
+    public = (path for path in paths if getattr(sys.modules.get(path), kind.__qualname__, None) is kind)
+    return f"{next(public, kind.__module__)}.{kind.__qualname__}"
 
 
 def _devices(places: Any) -> list[torch.device]:
     """Return `places`, one device or several, as a list of at least one."""
     if isinstance(places, torch.device | str) or not isinstance(places, Iterable):
         return [arguments.device("places", places)]
-    found = [arguments.device(f"places[{at}]", place) for at, place in enumerate(places)]
-    if not found:
+    devices = [arguments.device(f"places[{at}]", place) for at, place in enumerate(places)]
+    if not devices:
         raise ValueError(f"places is {places!r}, it must be a device or a list of at least one")
-    return found
+    return devices

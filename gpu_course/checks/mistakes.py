@@ -43,14 +43,14 @@ class Edit:
     def source(self, reference: Callable) -> str:
         """Return the source of the changed answer. Raises ValueError as `of` does."""
         source = _kept_source(reference)
-        found = []
+        changes = []
         for old, new in self.places:
             starts = [match.start() for match in re.finditer(f"^(?={re.escape(old)})", source, flags=re.MULTILINE)]
             if len(starts) != 1:
                 raise ValueError(f"{old!r} stands {len(starts)} times in {reference.__name__}, it must be once")
-            found.append((starts[0], old, new))
-        for at, old, new in sorted(found, reverse=True):  # the last place first: the others stay where they are
-            source = source[:at] + new + source[at + len(old) :]
+            changes.append((starts[0], old, new))
+        for start, old, new in sorted(changes, reverse=True):  # the last place first: the others stay where they are
+            source = source[:start] + new + source[start + len(old) :]
         return source
 
 
@@ -69,8 +69,8 @@ def edit(text: str) -> Edit:
     places = []
     while lines:
         size = lines.index("...") if "..." in lines else len(lines)
-        place, lines = lines[:size], lines[size + 1 :]
-        old, new = ("".join(f"{line[1:]}\n" for line in place if not line.startswith(other)) for other in ("+", "-"))
+        part, lines = lines[:size], lines[size + 1 :]
+        old, new = ("".join(f"{line[1:]}\n" for line in part if not line.startswith(other)) for other in ("+", "-"))
         places.append((old, new))
     return Edit(tuple(places))
 
@@ -167,13 +167,13 @@ class Recording(Case):
         self._finds, self._like = readers, like
 
     def _judge(self, label: str, wrong: bool, got: Any, find: Callable[[], Finding]) -> None:
-        at = len(self.notes)
+        index = len(self.notes)
         self.notes.append(Note(label, wrong, _kept(got) if wrong and got is not ... else None))
         if wrong and self._finds:
             self._finds = False
             self.finding = find()
-            del self.notes[at + 1 :]  # to say more, the answer was called again
-        if self._like is not None and not alike(self.notes[at:], self._like[at : at + 1]):
+            del self.notes[index + 1 :]  # to say more, the answer was called again
+        if self._like is not None and not alike(self.notes[index:], self._like[index : index + 1]):
             self.differs = True
             raise WrongAnswer(self.task, "differs")
 
@@ -219,9 +219,9 @@ def _seen(
     check: Callable[[Case], None], task: Task, mistake: Mistake, device: torch.device, like: list[Note] | None
 ) -> Seen:
     """Return what was seen of a mistake: all of it, or what comes before and with the first that is not `like` this."""
-    kept = mistake.seen.get(device)
-    if kept and (kept.whole or (like is not None and not alike(kept.notes, like[: len(kept.notes)]))):
-        return kept
+    before = mistake.seen.get(device)
+    if before and (before.whole or (like is not None and not alike(before.notes, like[: len(before.notes)]))):
+        return before
     case = Recording(task, mistake.answer, device, like=like)
     _run(check, case)
     mistake.seen[device] = Seen(case.notes, whole=not case.differs)

@@ -44,8 +44,8 @@ def show_alone(make: Callable[[], Any]) -> None:
     """
     from IPython.display import display
 
-    if found := fields.bundle({}, make):
-        display(found, raw=True)
+    if bundle := fields.bundle({}, make):
+        display(bundle, raw=True)
 
 
 def right_panel(name: str, where: str, lines: list[str], below: Callable[[], Any] | None) -> Panel:

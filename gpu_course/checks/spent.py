@@ -110,12 +110,12 @@ def _threads(pid: int) -> dict[int, tuple[int, int]]:
 
     https://docs.kernel.org/scheduler/sched-stats.html
     """
-    found = {}
+    counts = {}
     with contextlib.suppress(OSError, ValueError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             if counted := _counted(pid, thread):
-                found[int(thread)] = counted
-    return found
+                counts[int(thread)] = counted
+    return counts
 
 
 def _counted(pid: int, thread: int | str) -> tuple[int, int] | None:

@@ -59,11 +59,11 @@ def lines(given: Iterable[str]) -> Iterator[Line | Unread]:
     text = "\n".join("" if row.lstrip("\ufeff \t").startswith("#") else row for row in rows).translate(_PLAIN)
     starts = [*_START.finditer(text)]
     behind = 0  # what is before this place has been read
-    for at, start in enumerate(starts):
-        until = starts[at + 1].start() if at + 1 < len(starts) else len(text)
+    for index, start in enumerate(starts):
+        until = starts[index + 1].start() if index + 1 < len(starts) else len(text)
         yield from _ends_alone(text, behind, start.start())
-        found, behind = _read(text, start, until)
-        yield found
+        line, behind = _read(text, start, until)
+        yield line
     yield from _ends_alone(text, behind, len(text))
 
 
@@ -83,8 +83,8 @@ def _read(text: str, start: re.Match[str], until: int) -> tuple[Line | Unread, i
     return Unread(number, whose, _fault(piece, until == end)), first
 
 
-def _row_end(text: str, at: int, until: int) -> int:
-    end = text.find("\n", at, until)
+def _row_end(text: str, start: int, until: int) -> int:
+    end = text.find("\n", start, until)
     return until if end < 0 else end
 
 
@@ -149,15 +149,15 @@ def _name(encoded: str) -> str:
     return "" if re.search("[:=]", encoded) else sealing.printable(unquote_plus(encoded), 80).strip()
 
 
-def _before(text: str, at: int) -> str:
+def _before(text: str, end: int) -> str:
     """Return the last words before a line, which in a chat or a table often are a name."""
-    row = _TAG.sub("", text[text.rfind("\n", 0, at) + 1 : at])
+    row = _TAG.sub("", text[text.rfind("\n", 0, end) + 1 : end])
     words = re.findall(r"[^\W\d_][\w'’.-]*(?: [^\W\d_][\w'’.-]*){0,3}", row)
     return sealing.printable(words[-1], 80) if words else ""
 
 
 def _ends_alone(text: str, begin: int, end: int) -> Iterator[Unread]:
     """Yield what looks like the end of a line whose beginning is missing."""
-    for found in _TAIL.finditer(text, begin, end):
-        number = text.count("\n", 0, found.start()) + 1
-        yield Unread(number, _before(text, found.start()), f"its beginning, {written.MARK}…, is missing.")
+    for tail in _TAIL.finditer(text, begin, end):
+        number = text.count("\n", 0, tail.start()) + 1
+        yield Unread(number, _before(text, tail.start()), f"its beginning, {written.MARK}…, is missing.")

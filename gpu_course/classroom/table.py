@@ -10,8 +10,8 @@ __all__ = ["begun", "table"]
 def begun(of: Class) -> list[tuple[str, list[str]]]:
     """Return the lessons in which somebody has solved or tried something, with the names of their exercises."""
     every: dict[str, list[str]] = {}
-    for found in catalogue.registry():
-        every.setdefault(found.lesson, []).append(found.name)
+    for exercise in catalogue.registry():
+        every.setdefault(exercise.lesson, []).append(exercise.name)
     seen = {lesson for person in of.people for lesson, *_ in [*person.solved, *person.tries]}
     return [(lesson, names) for lesson, names in sorted(every.items()) if lesson in seen]
 

@@ -37,8 +37,8 @@ class Progress:
 def write(name: str, code: str, done: set[store.Key], tries: dict[tuple[str, str, str], int]) -> str:
     """Return the line."""
     parts = [f"{lesson}:{','.join(names)}" for lesson, names in store.by_lesson(done).items()]
-    found = sorted(tries.items())
-    parts += [f"!{lesson}:{each}:{_encoded(mistake or OTHER)}:{count}" for (lesson, each, mistake), count in found]
+    counts = sorted(tries.items())
+    parts += [f"!{lesson}:{each}:{_encoded(mistake or OTHER)}:{count}" for (lesson, each, mistake), count in counts]
     return sealing.sealed(";".join([PREFIX, _encoded(name), code, __version__, *parts]))
 
 
@@ -48,8 +48,8 @@ def read(line: str) -> Progress:
     Raises ValueError where it is damaged or none.
     """
     text = unicodedata.normalize("NFC", "".join(line.split()).strip(_QUOTES))
-    prefix, found, _ = text.partition(";")
-    if not found or prefix not in _HEAD:
+    prefix, separator, _ = text.partition(";")
+    if not separator or prefix not in _HEAD:
         raise ValueError(f"it does not begin with {PREFIX}")
     _, name, *parts = sealing.unsealed(text).split(";")
     code = sealing.code_of(parts[0]) if prefix == PREFIX and parts else ""

@@ -107,8 +107,8 @@ def _end(case: Case, floor: Floor, limit_bytes: int, again: Callable[[], Any]) -
         with suppress(ValueError), memory.budget(max(limit_bytes - floor.used_bytes, 1), torch.device("sim", 0)):
             again()
     except WrongAnswer as wrong:
-        if found := re.search(r"OutOfMemoryError.*\n  in (.*)", wrong.message):
-            yield f"it runs out of memory in {found[1]}"
+        if match := re.search(r"OutOfMemoryError.*\n  in (.*)", wrong.message):
+            yield f"it runs out of memory in {match[1]}"
     finally:
         case.answer = answer
     names = [f"`{name}` {plots.bytes_text(size)}" for name, size in held.most_common(3) if size > limit_bytes // 20]
@@ -130,8 +130,8 @@ def _alive(again: Callable[[], Any]) -> Iterator[str]:
         owners = Counter(measured.parts.by_owner()).most_common()
         yield "alive at the peak: " + ", ".join(f"{owner} {plots.bytes_text(size)}" for owner, size in owners if size)
         lines: Counter[str] = Counter()
-        for one in measured.at_peak:
-            lines[one.made] += one.bytes if one.made else 0
+        for storage in measured.at_peak:
+            lines[storage.made] += storage.bytes if storage.made else 0
         made, size = max(lines.items(), key=lambda entry: entry[1])
         if size:
             yield f"{plots.bytes_text(size)} of it were made in {made}"

@@ -47,13 +47,13 @@ def seeded(kind: Callable[[], nn.Module]) -> nn.Module:
 
 def averaged(call: Callable, kinds: tuple[Callable[[], nn.Module], ...]) -> list[dict[str, Any]]:
     """Return for each kind of model, with inputs (5, 3): the call, gradients before and after it, what it changed."""
-    found = []
+    calls = []
     for kind in kinds:
         model = seeded(kind)
         torch.manual_seed(100 + dist.get_rank())
         model(torch.randn(5, 3)).square().mean().backward()
-        found.append(watched(model, lambda model=model: call(model, modifies=True)))
-    return found
+        calls.append(watched(model, lambda model=model: call(model, modifies=True)))
+    return calls
 
 
 def watched(model: nn.Module, work: Callable[[], Call]) -> dict[str, Any]:
@@ -77,14 +77,14 @@ def _gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
 
 def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Check the gradients of one model; `ranks` holds what `averaged` returned of it on each rank."""
-    for rank, found in enumerate(ranks):
+    for rank, seen in enumerate(ranks):
         case.instead(
-            found["weights"],
+            seen["weights"],
             "changes the parameters",
             "average parameter.grad; it is the optimizer that changes the parameters, later",
         )
-        check_call(case, found["call"], rank)
-        for name, got in found["after"].items():
+        check_call(case, seen["call"], rank)
+        for name, got in seen["after"].items():
             given = [one["before"][name] for one in ranks if one["before"][name] is not None]
             if given:
                 what = f"the gradient of {name} on rank {rank}"
@@ -97,11 +97,11 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
                     f"gives the frozen {name} a gradient",
                     "requires_grad is False: an optimizer with weight decay would now change it",
                 )
-        size = sum(gradient.nbytes for gradient in found["after"].values() if gradient is not None)
-        sent, name = max([(sent, name) for name, sent in found["call"].counts.collective_bytes.items()] + [(0, "")])
+        size = sum(gradient.nbytes for gradient in seen["after"].values() if gradient is not None)
+        sent, name = max([(sent, name) for name, sent in seen["call"].counts.collective_bytes.items()] + [(0, "")])
         case.instead(
             sent > size + _MORE,
             f"{name} takes {sent:,} bytes of gradients that have {size:,}",
             "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are larger",
         )
-        case.instead(found["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")
+        case.instead(seen["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")

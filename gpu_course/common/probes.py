@@ -10,22 +10,22 @@ from gpu_course.checks import Case
 
 def state_of(model: nn.Module) -> dict[str, Any]:
     """Return what a model is beside its numbers: settings such as `training`, hooks, requires_grad, the device."""
-    found: dict[str, Any] = {}
+    state: dict[str, Any] = {}
     for name, module in model.named_modules():
         for key, value in vars(module).items():
-            place = f"{name}.{key}".lstrip(".")
+            path = f"{name}.{key}".lstrip(".")
             if isinstance(value, bool | int | float | str):
-                found[place] = value
+                state[path] = value
             elif "hooks" in key and isinstance(value, dict):
-                found[place] = len(value)
+                state[path] = len(value)
             elif key == "forward":
-                found[place] = "replaced"
+                state[path] = "replaced"
     for name, parameter in model.named_parameters():
         hooks = parameter._backward_hooks, parameter._post_accumulate_grad_hooks
-        found[f"{name}.hooks"] = sum(map(len, filter(None, hooks)))
-        found |= {f"{name}.requires_grad": parameter.requires_grad, f"{name}.device": str(parameter.device)}
-        found[f"{name}.dtype"] = str(parameter.dtype)
-    return found
+        state[f"{name}.hooks"] = sum(map(len, filter(None, hooks)))
+        state |= {f"{name}.requires_grad": parameter.requires_grad, f"{name}.device": str(parameter.device)}
+        state[f"{name}.dtype"] = str(parameter.dtype)
+    return state
 
 
 def left_changed(before: dict[str, Any], after: dict[str, Any]) -> str:

@@ -55,13 +55,13 @@ def on_rank(
     ready: object, program: Callable, answers: tuple[Callable, ...], args: tuple, recorded: bool
 ) -> tuple[list[Any], Drawn | None]:
     """Run the program of a check, which calls the answer, for each of `answers`; where asked, note what is drawn."""
-    call, found = _Caller(), []
+    call, results = _Caller(), []
     with edges.recording() if recorded else nullcontext() as seen:
         for answer in answers:
             call.answer = answer
             call.meet()
-            found.append(program(call, *args))
-    return found, Drawn(seen, call.sizes) if seen else None
+            results.append(program(call, *args))
+    return results, Drawn(seen, call.sizes) if seen else None
 
 
 class _Caller:
@@ -144,10 +144,10 @@ class _Works(composite.Mode):
         original = getattr(dist.Work, name)
 
         def noting(work: dist.Work, *args: Any, **kwargs: Any) -> Any:
-            found = original(work, *args, **kwargs)
-            if found or name in self.ENDS:
+            result = original(work, *args, **kwargs)
+            if result or name in self.ENDS:
                 self.asked[id(work)] = work  # kept, so that no other gets its place
-            return found
+            return result
 
         noting.__code__ = noting.__code__.replace(co_name=name)  # where a rank hangs, this name is shown
         return noting

@@ -83,8 +83,8 @@ def on_ranks(
 def _note_edges(drawn: list[Drawn | None], nprocs: int) -> None:
     """Note what the ranks drew, and where calls on one rank had tensors of other sizes than on another."""
     noted = [one for one in drawn if one]
-    for one in noted:
-        edges.merge(one.seen)
+    for of_rank in noted:
+        edges.merge(of_rank.seen)
     if noted:
         edges.note(*{2: ["two_ranks"], 3: ["three_ranks"], 4: ["four_ranks"]}.get(nprocs, []))
         edges.note(*["uneven"] * any(one.sizes != noted[0].sizes for one in noted))
@@ -158,25 +158,25 @@ def _deadlock(called: list[str], why: str) -> tuple[str, str]:
 
 def _place(case: Case, state: str) -> tuple[str, str]:
     """Return what a rank waits in, "send", "returned" or nothing say, and where that is, in words."""
-    found = _PLACE.search(state)
-    if found is None:
+    match = _PLACE.search(state)
+    if match is None:
         if state == "had returned" or state.startswith("in "):  # no line of the reader: between two calls of the answer
             return "returned", "had returned"
         if _LOST.search(state):
             return "", "lost its connection to a rank that died"
         return "", state.partition(": ")[0].partition("\n")[0]
-    waits, died = found["called"] or ("wait" if ".wait(" in found["source"] else ""), state[: found.start()]
-    where = f"in {waits}, {_line(case, found)}" if waits else _line(case, found)
+    waits, died = match["called"] or ("wait" if ".wait(" in match["source"] else ""), state[: match.start()]
+    where = f"in {waits}, {_line(case, match)}" if waits else _line(case, match)
     how = died or ("waits " if waits else "was, ")  # "was killed by SIGABRT, " stands before its place
     return waits, how + where
 
 
-def _line(case: Case, found: re.Match) -> str:
+def _line(case: Case, match: re.Match) -> str:
     """Return the reader's line in words, counted from the first line of the function where that is known."""
     first = getattr(getattr(case.answer, "__code__", None), "co_firstlineno", None)
-    number = int(found["line"])
+    number = int(match["line"])
     words = f"line {number - first + 1} of your function" if first and number >= first else f"line {number}"
-    return f"{words}: {found['source'].strip()}"
+    return f"{words}: {match['source'].strip()}"
 
 
 def _raised(case: Case, error: Any) -> str:

@@ -67,8 +67,8 @@ def traced(case: Case, *calls: tuple) -> list[GraphModule]:
 def breaks(case: Case, *args: Any) -> list[str]:
     """Return the lines of the answer, called with `args`, at which its graph ends before the function does."""
     torch._dynamo.reset()
-    found = case.use(Alone(torch._dynamo.explain(case.answer), f"torch._dynamo.explain({case.task.name})"), *args)
-    stacks = [reason.user_stack for reason in found.break_reasons]
+    explained = case.use(Alone(torch._dynamo.explain(case.answer), f"torch._dynamo.explain({case.task.name})"), *args)
+    stacks = [reason.user_stack for reason in explained.break_reasons]
     if not stacks:  # a break before the first operator divides nothing, and explain does not tell it
         torch._dynamo.reset()
         whole = torch.compile(case.answer, backend="eager", fullgraph=True)

@@ -171,17 +171,17 @@ class Examination:
         if not paper.answers or self._state is None:
             return None
         made = drawn(self._state.asked)
-        found = [judged(one, item, paper.answers.get(at)) for at, (one, item) in enumerate(made, 1)]
+        marked = [judged(one, item, paper.answers.get(at)) for at, (one, item) in enumerate(made, 1)]
         marks: results.Marks = {}
-        for (one, _), each in zip(made, found, strict=True):
+        for (one, _), each in zip(made, marked, strict=True):
             right, answered = marks.get(one.skill, (0, 0))
             if not each.empty:
                 marks[one.skill] = right + each.right, answered + 1
-        believed = [each.belief for each in found if each.belief]
-        self._state = kept.State(self._state.asked, self._state.seal, paper.answers, marks, believed, found)
+        believed = [each.belief for each in marked if each.belief]
+        self._state = kept.State(self._state.asked, self._state.seal, paper.answers, marks, believed, marked)
         kept.save(self.kind, self._state)
         paper.close(self._over())
-        return Result(marks, self._marks_before(), tuple(found), len(found))
+        return Result(marks, self._marks_before(), tuple(marked), len(marked))
 
     def _marks_before(self) -> results.Marks:
         return _marks("before") if self.kind == "after" else {}
@@ -247,15 +247,15 @@ def chosen(chance: random.Random) -> list[tuple[str, int]]:
     The first third of the paper is easy, so that in a class of mixed level everybody can answer some.
     """
     while True:
-        found = [one for skill in SKILLS for one in chance.sample(bank(skill), EACH)]
-        found.sort(key=lambda one: (not _easy(one), one.lesson))
-        if all(map(_easy, found[: len(found) // 3])):
-            return [(one.name, chance.randrange(10**6)) for one in found]
+        paper = [one for skill in SKILLS for one in chance.sample(bank(skill), EACH)]
+        paper.sort(key=lambda one: (not _easy(one), one.lesson))
+        if all(map(_easy, paper[: len(paper) // 3])):
+            return [(one.name, chance.randrange(10**6)) for one in paper]
 
 
-def _easy(found: Generator) -> bool:
+def _easy(question: Generator) -> bool:
     """Return whether an item takes a minute, and is about what the lessons up to the training loop explain."""
-    return found.short and found.lesson <= "05"
+    return question.short and question.lesson <= "05"
 
 
 def _marks(kind: str) -> results.Marks:

@@ -293,12 +293,12 @@ group.barrier()"""
     program = ends_early if early else calls_another
 
     def rows() -> list[str]:
-        found = running.ranks(program, count)
+        waiting = running.ranks(program, count)
         return [
-            f"rank {rank}: waits in line {line}, {found.call[rank]}"
+            f"rank {rank}: waits in line {line}, {waiting.call[rank]}"
             if line
             else f"rank {rank}: has ended, without an error"
-            for rank, line in enumerate(found.line)
+            for rank, line in enumerate(waiting.line)
         ]
 
     def told() -> str:
@@ -347,8 +347,8 @@ def threads_behind_the_end(draw: random.Random) -> Item:
     n = block * blocks - draw.randint(1, block - 1)
 
     def behind() -> int:
-        at = {block_ * block + thread for block_ in range(-(-n // block)) for thread in range(block)}
-        return len([place for place in at if place >= n])
+        numbers = {block_ * block + thread for block_ in range(-(-n // block)) for thread in range(block)}
+        return len([place for place in numbers if place >= n])
 
     wrong = {0: "grid-fits-exactly", n % block: "turned-round", block: "grid-fits-exactly", behind() - 1: "off-by-one"}
     wrong |= {behind() + 1: "off-by-one"}

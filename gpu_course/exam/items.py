@@ -102,8 +102,8 @@ def number(
     for value in wrong:
         if value == answer or (not counted and math.isclose(value, answer, rel_tol=APART)):
             raise Clash(f"{value} is wrong and cannot be told from {answer}")
-    kept: dict[Value, str] = {**wrong}
-    return Item(text, shown.strip("\n"), unit, (), answer, kept, steps, proof)
+    beliefs: dict[Value, str] = {**wrong}
+    return Item(text, shown.strip("\n"), unit, (), answer, beliefs, steps, proof)
 
 
 def several(count: int, noun: str, many: str = "") -> str:
@@ -156,8 +156,8 @@ class Generator:
     @property
     def lesson(self) -> str:
         """Return the number of the lesson that it is about."""
-        found: Any = misconceptions.get(self.about[0])
-        return found.lesson
+        misconception: Any = misconceptions.get(self.about[0])
+        return misconception.lesson
 
     def item(self, seed: int | str) -> Item:
         """Return the item of this seed: the same for the same seed."""

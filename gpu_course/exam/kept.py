@@ -48,11 +48,11 @@ def seal(questions: Sequence[Question]) -> str:
 
 def load(kind: str) -> tuple[State | None, str]:
     """Return what is kept of the examination `kind`, None for nothing, and a remark on what could not be read."""
-    found = _all().get(kind)
-    if not found:
+    stored = _all().get(kind)
+    if not stored:
         return None, ""
     try:
-        return _read(found), ""
+        return _read(stored), ""
     except _Other:
         return None, set_aside(kind)
     except (AttributeError, KeyError, TypeError, ValueError):

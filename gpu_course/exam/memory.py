@@ -472,12 +472,12 @@ def reserved_after_del(draw: random.Random) -> Item:
             simulated.empty_cache()
             start = simulated.memory_reserved()
             names_ = running.run("\n".join(lines).replace("torch.cuda", "torch.sim"))
-            found = simulated.memory_reserved() - start
+            reserved = simulated.memory_reserved() - start
             del names_
             simulated.empty_cache()
         finally:
             simgpu.restore(before)
-        return found // 2**20
+        return reserved // 2**20
 
     everything = sum(sizes)
     wrong = but(reserved(), {everything: "empty-cache-helps", everything - sizes[gone]: "empty-cache-helps"})

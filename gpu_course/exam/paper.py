@@ -57,9 +57,9 @@ class Judged:
     @property
     def read(self) -> misconceptions.Misconception:
         """Where to read again."""
-        found = misconceptions.get(self.about)
-        assert isinstance(found, misconceptions.Misconception)
-        return found
+        misconception = misconceptions.get(self.about)
+        assert isinstance(misconception, misconceptions.Misconception)
+        return misconception
 
     def said(self) -> str:
         """Return in some sentences whether the answer is right, what is so, and where to read it again."""
@@ -82,10 +82,10 @@ class Judged:
     def _belief(self) -> str:
         if not self.belief:
             return ""
-        found = misconceptions.get(self.belief)
-        if isinstance(found, misconceptions.Misconception):
-            return f"Who answers so may believe: “{found.believed}” {found.instead}"
-        return f"A slip that gives this answer: {found.name[0].lower()}{found.name[1:]}."
+        misconception = misconceptions.get(self.belief)
+        if isinstance(misconception, misconceptions.Misconception):
+            return f"Who answers so may believe: “{misconception.believed}” {misconception.instead}"
+        return f"A slip that gives this answer: {misconception.name[0].lower()}{misconception.name[1:]}."
 
     def _given(self) -> str:
         if self.given is None:

@@ -188,8 +188,8 @@ def held_micro_batches(draw: random.Random) -> Item:
     for rank in range(ranks):
         early = micro if eager else min(micro, ranks - 1 - rank)
         line = [f"F{at}" for at in range(early)]
-        for at in range(micro):
-            line += [f"F{early + at}"] * (early + at < micro) + [f"B{at}"]
+        for index in range(micro):
+            line += [f"F{early + index}"] * (early + index < micro) + [f"B{index}"]
         lines.append(" ".join(line))
 
     def held() -> int:
@@ -222,10 +222,10 @@ def bytes_of_a_stage(draw: random.Random) -> Item:
     def by_explorer() -> float:
         from gpu_course.lesson10.explorers.sharding import sharding
 
-        found = sharding(
+        sharded = sharding(
             stage=stage, ranks=ranks, parameters=billions * 10**9, fmt="bf16, fp32 copy", activations_gib=0.0
         )
-        parts = found.chosen.parts
+        parts = sharded.chosen.parts
         return sum(size for name, size in parts.items() if "gather" not in name) / 1e9
 
     owners = [2, 2, 12]  # weights, gradients, optimizer
@@ -255,8 +255,8 @@ def sharded_bytes(draw: random.Random) -> Item:
     def by_messages() -> float:
         from gpu_course.lesson09.explorers.exchange import exchange
 
-        one = [exchange(name, ranks).sent_pieces(0) for name in ("all_gather", "all_gather", "reduce_scatter")]
-        return sum(one) * size_gb / ranks
+        pieces = [exchange(name, ranks).sent_pieces(0) for name in ("all_gather", "all_gather", "reduce_scatter")]
+        return sum(pieces) * size_gb / ranks
 
     each = (ranks - 1) / ranks * size_gb
     wrong = {

@@ -120,13 +120,13 @@ def does_it_mix(draw: random.Random) -> Item:
     start = f"x = torch.ones({n}, device=device)\ny = torch.ones({n})\none = torch.tensor(1.0)"
 
     def raising() -> str:
-        names, found = running.run(start), []
+        names, raised = running.run(start), []
         for line in lines:
             try:
                 eval(line, names)
             except RuntimeError:
-                found.append(line)
-        (only,) = found
+                raised.append(line)
+        (only,) = raised
         return only
 
     steps = (
@@ -199,15 +199,15 @@ def what_is_saved(draw: random.Random) -> Item:
 
     answer = entries()
     bias = "bias=True" in program
-    kept = "persistent=True" in program
+    persistent = "persistent=True" in program
     wrong = {
         blocks * (2 + bias + 1): "attributes-move-along",
-        blocks * (1 + bias + (not kept)): "attributes-move-along",
+        blocks * (1 + bias + (not persistent)): "attributes-move-along",
         answer // blocks: "top-level-only",
     }
     wrong |= but(answer, {blocks * (1 + bias): "attributes-move-along"})
     steps = (
-        f"A block saves its weight{' and its bias' if bias else ''}{', and the buffer' if kept else ''}.",
+        f"A block saves its weight{' and its bias' if bias else ''}{', and the buffer' if persistent else ''}.",
         "A buffer that is not persistent, and a plain attribute, are not saved.",
         f"{blocks} blocks have {answer} entries.",
     )
@@ -257,10 +257,10 @@ def reduced_shape(draw: random.Random) -> Item:
     total = shape[0] * shape[1] * shape[2]
     wrong = {shape[dim]: "dimension-by-feel", total // shape[(dim + 1) % 3]: "dimension-by-feel"}
     wrong |= {total // shape[(dim + 2) % 3]: "dimension-by-feel", total: "dimension-by-feel"}
-    kept = [size for at, size in enumerate(shape) if at != dim]
+    left_sizes = [size for at, size in enumerate(shape) if at != dim]
     steps = (
         f"The dimension that is named disappears: of {shape} the {shape[dim]} goes.",
-        f"{kept[0]} × {kept[1]} = {left()} numbers are left.",
+        f"{left_sizes[0]} × {left_sizes[1]} = {left()} numbers are left.",
     )
     return number("How many numbers does `y` hold?", left(), wrong, steps, left, shown=program)
 

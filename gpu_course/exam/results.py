@@ -130,8 +130,8 @@ def line(name: str, code: str, before: Marks, after: Marks, believed: Iterable[s
 def read(text: str) -> Person:
     """Return what a line says, of this version or an earlier one. Raises ValueError where it is damaged or none."""
     text = "".join(text.split())
-    prefix, found, _ = text.partition(";")
-    if not found or prefix not in _HEAD:
+    prefix, separator, _ = text.partition(";")
+    if not separator or prefix not in _HEAD:
         raise ValueError(f"it does not begin with {PREFIX}")
     _, name, *parts = sealing.unsealed(text).split(";")
     code = sealing.code_of(parts[0]) if prefix == PREFIX and parts else ""
@@ -147,8 +147,8 @@ def read(text: str) -> Person:
 
 
 def _marks(text: str) -> Marks:
-    found = re.findall(r"(\w+)=(\d{1,2})\.(\d{1,2})", text)
-    return {skill: (min(int(right), int(asked)), int(asked)) for skill, right, asked in found if skill in SKILLS}
+    counts = re.findall(r"(\w+)=(\d{1,2})\.(\d{1,2})", text)
+    return {skill: (min(int(right), int(asked)), int(asked)) for skill, right, asked in counts if skill in SKILLS}
 
 
 def class_section(people: list[Person]) -> str:

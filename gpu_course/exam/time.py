@@ -179,8 +179,8 @@ def host_waits(draw: random.Random) -> Item:
 
     def waits() -> int:
         x = torch.ones(8, device=torch.device("sim", 0))
-        found = running.counts(program, x=x)
-        return found.host_reads + found.copies_d2h
+        counts = running.counts(program, x=x)
+        return counts.host_reads + counts.copies_d2h
 
     answer = waits()
     last = int("mean" in lines[-1])
@@ -295,7 +295,7 @@ def _trace(draw: random.Random) -> tuple[list[dict], float]:
     rest = gap - main - 5
     begin = first - draw.randint(2, 3) * 10
     names = draw.sample(["loss.item()", "save(model)", "batch = next(batches)", "print(norm)", "log(step)"], 3)
-    host, at = [], float(begin)
+    host, now = [], float(begin)
     long_before = draw.choice([0, 1])  # a long call that is mostly over when the gap begins
     pieces = [(names[0], first - begin + rest), (names[1], main), ("y = model(x)", 5)]
     if long_before:
@@ -306,8 +306,8 @@ def _trace(draw: random.Random) -> tuple[list[dict], float]:
             ("y = model(x)", 5),
         ]
     for name, long in pieces:
-        host.append({"cat": "host", "name": name, "ts": at, "dur": float(long), "stream": 0, "line": name})
-        at += long
+        host.append({"cat": "host", "name": name, "ts": now, "dur": float(long), "stream": 0, "line": name})
+        now += long
     kernels = [(0.0, float(first)), (float(first + gap), draw.randint(4, 9) * 10.0)]
     events = [{"cat": "kernel", "name": "k", "ts": ts, "dur": dur, "stream": 0, "line": ""} for ts, dur in kernels]
     return [*events, *host], kernels[1][0] + kernels[1][1]
@@ -386,8 +386,12 @@ def both_repairs(draw: random.Random) -> Item:
 
         return lesson06.at_most(total, {"loader": loader, "reads": reads}, ["loader", "reads"])
 
-    one, other = total / (total - loader), total / (total - reads)
-    wrong = {one * other: "gains-multiply", one + other: "gains-multiply", one + other - 1: "gains-multiply"}
+    first_gain, second_gain = total / (total - loader), total / (total - reads)
+    wrong = {
+        first_gain * second_gain: "gains-multiply",
+        first_gain + second_gain: "gains-multiply",
+        first_gain + second_gain - 1: "gains-multiply",
+    }
     wrong |= {1 + (loader + reads) / total: "gains-multiply", left / total: "turned-round"}
     steps = (
         f"Without both, {total} - {loader} - {reads} = {left} ms are left.",
@@ -410,8 +414,8 @@ def waves(draw: random.Random) -> Item:
     def done() -> int:
         free = [0] * processors  # when each multiprocessor is done with its tiles
         for _ in range(tiles):
-            at = free.index(min(free))
-            free[at] += tile_us
+            index = free.index(min(free))
+            free[index] += tile_us
         return max(free)
 
     full = math.ceil(tiles / processors)
@@ -466,22 +470,22 @@ def flops_of_a_step(draw: random.Random) -> Item:
 def bytes_of_one_kernel(draw: random.Random) -> Item:
     """How many bytes does a fused chain move?"""
     operators, mbytes = draw.randint(4, 9), draw.choice([16, 20, 24, 32, 40])
-    kept = draw.randint(1, 2)
+    written = draw.randint(1, 2)
 
     def moved() -> int:
         from gpu_course import lesson14
 
         names = [f"t{number}" for number in range(operators + 1)]
         chain = [((before,), after) for before, after in itertools.pairwise(names)]
-        return lesson14.moved.reference(chain, names[-kept:], dict.fromkeys(names, mbytes))[1]
+        return lesson14.moved.reference(chain, names[-written:], dict.fromkeys(names, mbytes))[1]
 
-    middle = ", and that of the operator before it," if kept == 2 else ""
-    answer = (1 + kept) * mbytes
+    middle = ", and that of the operator before it," if written == 2 else ""
+    answer = (1 + written) * mbytes
     wrong = {2 * operators * mbytes: "fused-kernels-move-all", (operators + 1) * mbytes: "fused-kernels-move-all"}
-    wrong |= {kept * mbytes: "bytes-of-one-operand"}
+    wrong |= {written * mbytes: "bytes-of-one-operand"}
     steps = (
         f"The kernel reads its input once: {mbytes} MB. What it makes itself stays in the chip.",
-        f"It writes what is needed later: {kept} × {mbytes} MB. Together {answer} MB.",
+        f"It writes what is needed later: {written} × {mbytes} MB. Together {answer} MB.",
     )
     text = (
         f"A chain of {operators} element-wise operators turns a tensor of {mbytes} MB into others of {mbytes} MB, one "
@@ -530,8 +534,8 @@ def gain_beside_products(draw: random.Random) -> Item:
 
         product, chain = lesson14.Kernel(0, products * 1e12), lesson14.Kernel(others * 1e9)
         program = lesson14.Program("", (product, chain), (product, lesson14.Kernel(chain.nbytes / less)))
-        found = [sum(one.nbytes / 1e9 + one.flops / 1e12 for one in way) for way in (program.eager, program.compiled)]
-        return found[0] / found[1]
+        seconds = [sum(one.nbytes / 1e9 + one.flops / 1e12 for one in way) for way in (program.eager, program.compiled)]
+        return seconds[0] / seconds[1]
 
     answer = (products + others) / (products + others / less)
     wrong: dict[float, str] = {

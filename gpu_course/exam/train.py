@@ -21,12 +21,12 @@ def added_gradients(draw: random.Random) -> Item:
     def gradient() -> int:
         return int(running.run(program)["w"].grad)
 
-    kept = factors[cleared - 1 :]
+    added = factors[cleared - 1 :]
     wrong = {factors[-1]: "gradients-are-replaced", sum(factors): "gradients-are-replaced"}
-    wrong |= {sum(kept[1:]): "off-by-one", sum(factors[:cleared]): "turned-round"}
+    wrong |= {sum(added[1:]): "off-by-one", sum(factors[:cleared]): "turned-round"}
     steps = (
         "Each `backward` adds the factor of its line to `w.grad`; the line with None throws away what was there.",
-        f"What is added behind it: {' + '.join(map(str, kept))} = {sum(kept)}.",
+        f"What is added behind it: {' + '.join(map(str, added))} = {sum(added)}.",
     )
     return number("What is `w.grad` at the end?", gradient(), wrong, steps, gradient, shown=running.numbered(lines))
 

@@ -48,9 +48,9 @@ def _(case: Case) -> None:
         torch.tensor([1 + 2j]),
     ):
         case.equal(case.call(x, case.device), (x + x).to(case.device), why="twice `x`, of its type, on `device`")
-    for place in (elsewhere(case.device), torch.device("cpu")):  # "on `device`"
-        got = case.call(torch.ones(2), place)
-        case.equal(got, 2 * torch.ones(2).to(place), why="the caller chooses the device, not a name in the function")
+    for device in (elsewhere(case.device), torch.device("cpu")):  # "on `device`"
+        got = case.call(torch.ones(2), device)
+        case.equal(got, 2 * torch.ones(2).to(device), why="the caller chooses the device, not a name in the function")
     with edges.default_type():
         case.equal(case.call(square, case.device), 2 * square.to(case.device), why="twice `x`, of its type")
 

@@ -194,7 +194,7 @@ def _(case: Case) -> None:
     far = torch.tensor([[20000.0, -20000.0], [20001.0, -20003.0], [20003.0, -20002.0]])
     small = torch.tensor([[0.0, 0.0], [4.0, 4.0], [1.0, 2.0]])
     here, there = torch.device("cpu"), case.device
-    for points, query, place in (
+    for points, query, device in (
         (small, torch.tensor([3.0, 3.0]), there),
         (torch.rand(5000, 3), torch.rand(3), there),
         (small, torch.tensor([1.0, 1.0]), here),
@@ -208,7 +208,7 @@ def _(case: Case) -> None:
         (edges.permuted(small), torch.tensor([3.0, 3.0]), there),
         (edges.sliced(small), torch.tensor([3.0, 3.0]), there),
     ):
-        points = edges.on(points, place)
+        points = edges.on(points, device)
         got = case.call(points, query)
         sent, read = case.counts.bytes_d2h, case.counts.host_reads
         case.instead(
@@ -234,7 +234,7 @@ def _(case: Case) -> None:
             "brings values back to the host",
             "the host must then wait for the device; nothing here needs to be read",
         )
-        expected = ((points.cpu() - query) ** 2).sum(dim=1).argmin().to(place)
+        expected = ((points.cpu() - query) ** 2).sum(dim=1).argmin().to(device)
         case.equal(got, expected, why="the index, on the device of `points`, by the sum of squared differences")
 
 
@@ -287,12 +287,12 @@ def _(case: Case) -> None:
         1 + 1e-9 * table.double(),
     ):
         _normalised(case, x, case.device)
-    for place in (elsewhere(case.device), torch.device("cpu")):  # "where `x` is"
-        _normalised(case, table, place)
+    for device in (elsewhere(case.device), torch.device("cpu")):  # "where `x` is"
+        _normalised(case, table, device)
 
 
-def _normalised(case: Case, x: torch.Tensor, place: torch.device) -> None:
-    got = case.call(edges.on(x, place))
+def _normalised(case: Case, x: torch.Tensor, device: torch.device) -> None:
+    got = case.call(edges.on(x, device))
     counts = case.counts
     case.instead(
         counts.copies_d2h,
@@ -305,7 +305,7 @@ def _normalised(case: Case, x: torch.Tensor, place: torch.device) -> None:
         ".item(), print and an `if` on a value make the host wait: choose with torch.where instead",
     )
     columns = [[float(value) for value in x[:, i]] for i in range(x.shape[1])]
-    expected = torch.tensor([_standard(column) for column in columns], dtype=x.dtype).T.to(place)
+    expected = torch.tensor([_standard(column) for column in columns], dtype=x.dtype).T.to(device)
     case.equal(
         got,
         expected,

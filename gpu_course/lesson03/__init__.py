@@ -340,7 +340,7 @@ def _(case: Case) -> None:
 def _any_tensors(case: Case) -> None:
     """Fail unless the answer computes the same whatever the memory, the size, the type and the place."""
     sharp = torch.tensor([[0.0, 2e4, -3e4], [1e-6, -3.0, 0.0]])
-    for prediction, place in (
+    for prediction, device in (
         (edges.permuted(sharp), case.device),
         (edges.sliced(sharp), case.device),
         (sharp.double() + 1e-9, case.device),
@@ -350,9 +350,9 @@ def _any_tensors(case: Case) -> None:
         (sharp, torch.device("cpu")),
     ):
         target = torch.linspace(-1, 1, prediction.numel(), dtype=prediction.dtype).view(prediction.shape)
-        got = case.call(edges.on(prediction, place), target.to(place), 0.5)
+        got = case.call(edges.on(prediction, device), target.to(device), 0.5)
         rows = zip(prediction.tolist(), target.tolist(), strict=True)
-        expected = torch.tensor([_huber_of_row(*row, 0.5) for row in rows], dtype=prediction.dtype).to(place)
+        expected = torch.tensor([_huber_of_row(*row, 0.5) for row in rows], dtype=prediction.dtype).to(device)
         exact = prediction.dtype == torch.float64
         case.equal(got, expected, rtol=1e-12 if exact else 1e-5, atol=0 if exact else 1e-5)
 
@@ -444,8 +444,8 @@ def _(case: Case) -> None:
         (square.to(elsewhere(case.device)), torch.float16, 1.0),
         (square, torch.bfloat16, 1.0),
     ):
-        place = gradients.device if gradients.device.type != "cpu" else case.device
-        got = case.call(edges.on(gradients, place), dtype, scale)
+        device = gradients.device if gradients.device.type != "cpu" else case.device
+        got = case.call(edges.on(gradients, device), dtype, scale)
         stored = [torch.tensor(value * scale).to(dtype).item() for value in gradients.flatten().tolist() if value]
         expected = sum(kept == 0 or math.isinf(kept) for kept in stored) / len(stored)
         close = isinstance(got, float) and 1e-4 * expected < abs(got - expected) < 0.006
@@ -485,7 +485,7 @@ pad_vocabulary.leaves_out("the text names the type: the weight's own", "default_
 @pad_vocabulary.checks
 def _(case: Case) -> None:
     edges.note("limit")  # a vocabulary that is a multiple already
-    for weight, place in (  # "keep dtype and device", and each number of `weight`
+    for weight, device in (  # "keep dtype and device", and each number of `weight`
         (edges.UGLY, case.device),
         (edges.permuted(edges.UGLY), case.device),
         (edges.sliced(edges.UGLY), case.device),
@@ -496,8 +496,8 @@ def _(case: Case) -> None:
         (edges.UGLY, elsewhere(case.device)),
         (edges.UGLY, torch.device("cpu")),
     ):
-        got = case.call(edges.on(weight, place), 3)
-        case.equal(got, torch.cat((weight, torch.zeros(-len(weight) % 3, weight.shape[1]).to(weight))).to(place))
+        got = case.call(edges.on(weight, device), 3)
+        case.equal(got, torch.cat((weight, torch.zeros(-len(weight) % 3, weight.shape[1]).to(weight))).to(device))
     for rows, width, multiple, half in (
         (5, 2, 8, False),
         (5, 2, 4, False),

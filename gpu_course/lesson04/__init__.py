@@ -67,12 +67,12 @@ def _(case: Case) -> None:
     mask = torch.tensor(rows)  # an input and an output that count nowhere
     layer = case.call(mask)
     _is_a_buffer(case, layer, mask)
-    for place, mode in ((case.device, True), (elsewhere(case.device), True), (case.device, False)):
-        layer.to(place).train(mode)
+    for device, mode in ((case.device, True), (elsewhere(case.device), True), (case.device, False)):
+        layer.to(device).train(mode)
         weight, bias = _weight_and_bias(case, layer, mask)
         with torch.no_grad():
             weight.copy_(torch.randn(weight.shape))  # as an optimizer would
-        x = torch.randn(2, 3).to(place)
+        x = torch.randn(2, 3).to(device)
         got = case.use(layer, x)
         case.instead(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
         _equals_by_hand(case, got, x, weight, bias, mask)
@@ -91,7 +91,7 @@ def _(case: Case) -> None:
         )
     other = case.call(~mask)
     other.load_state_dict(layer.state_dict())
-    _equals_by_hand(case, case.use(other.to(place), x), x, weight, bias, mask)
+    _equals_by_hand(case, case.use(other.to(device), x), x, weight, bias, mask)
     large = torch.tensor([[2e4, -3.0, 1e-6], [0.0, 1.0, 1.0]])
     for which, x in (  # "bool, of shape (outputs, inputs)", and F.linear takes any `x` whose last size fits
         (torch.tensor([[True]]), torch.randn(4, 1)),
@@ -142,9 +142,9 @@ def _is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
 
 def _weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[nn.Parameter, nn.Parameter]:
     """Return the two parameters of the layer, found by their shapes."""
-    found = {tuple(p.shape): p for p in layer.parameters()}
+    by_shape = {tuple(p.shape): p for p in layer.parameters()}
     case.instead(
-        tuple(mask.shape) not in found and tuple(mask.mT.shape) in found,
+        tuple(mask.shape) not in by_shape and tuple(mask.mT.shape) in by_shape,
         "swaps inputs and outputs",
         "the mask is (outputs, inputs), and nn.Linear takes (inputs, outputs)",
     )
@@ -156,9 +156,9 @@ def _weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[
     )
     for name, shape in (("weight", tuple(mask.shape)), ("bias", (mask.shape[0],))):
         case.instead(
-            shape not in found, f"has no {name}: no parameter of shape {shape}", "the layer holds an nn.Linear"
+            shape not in by_shape, f"has no {name}: no parameter of shape {shape}", "the layer holds an nn.Linear"
         )
-    return found[tuple(mask.shape)], found[(mask.shape[0],)]
+    return by_shape[tuple(mask.shape)], by_shape[(mask.shape[0],)]
 
 
 def _equals_by_hand(
@@ -367,7 +367,7 @@ def _(case: Case) -> None:
         case.instead(not got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
     large = torch.cat((edges.UGLY.clamp(-1e6, 1e6), torch.randn(2, 4))).view(2, 4, 2)
     turned = torch.randn(4, 3, 2).transpose(0, 1)  # as an LSTM gives it with the time first
-    for states, lengths, place in (
+    for states, lengths, device in (
         (large, [1, 4], case.device),
         (turned, [4, 1, 2], case.device),
         (edges.sliced(large), [3, 2], case.device),
@@ -380,9 +380,9 @@ def _(case: Case) -> None:
         (large, [2, 2], torch.device("cpu")),
     ):
         index = torch.tensor(lengths, dtype=torch.int64)
-        got = case.call(edges.on(states, place), index.to(place))
+        got = case.call(edges.on(states, device), index.to(device))
         own = [states[i, length - 1] for i, length in enumerate(lengths)]
-        case.equal(got, torch.stack(own).to(place) if own else states[:, 0].to(place))
+        case.equal(got, torch.stack(own).to(device) if own else states[:, 0].to(device))
 
 
 @last_states.alternative("one operator along one dimension; its index must be as wide as a state")
@@ -490,9 +490,9 @@ def _(case: Case) -> None:
         path, saved = Path(folder) / "model.pt", _network()
         saved(torch.randn(8, 2))  # so that the running mean is not that of a new model
         state = dict(saved.state_dict())
-        for place, names in ((case.device, list(state)), (elsewhere(case.device), list(reversed(state)))):
+        for device, names in ((case.device, list(state)), (elsewhere(case.device), list(reversed(state)))):
             save_elsewhere({name: state[name] for name in names}, path)
-            _loads(case, path, place, state)
+            _loads(case, path, device, state)
         save_elsewhere(state, path)
         _loads(case, path, torch.device("cpu"), state)
         for model in (edges.frozen(_network(), "0.bias").eval(), edges.frozen(_network()).double()):
@@ -534,17 +534,17 @@ def _keeps(case: Case, path: Path, model: nn.Module, state: dict[str, torch.Tens
     case.equal(dict(got.state_dict()), expected, why="every tensor of the file under its name, on `device`")
 
 
-def _loads(case: Case, path: Path, place: torch.device, state: dict[str, torch.Tensor]) -> None:
+def _loads(case: Case, path: Path, device: torch.device, state: dict[str, torch.Tensor]) -> None:
     """Fail unless the answer loads `state` from the file of another machine to `place`."""
     model = _network()
-    error = case.error_of(model, path, place)
+    error = case.error_of(model, path, device)
     case.instead(
         error is not None and "deserialize" in str(error),
         "loads to a GPU that this machine does not have",
         'the file names a device, unless you name another: map_location="cpu" or map_location=device',
     )
     model = _network()
-    got = case.call(model, path, place, modifies=True)
+    got = case.call(model, path, device, modifies=True)
     case.instead(
         isinstance(got, nn.Module) and got is not model and type(got) is type(model),
         "fills another model",
@@ -553,7 +553,7 @@ def _loads(case: Case, path: Path, place: torch.device, state: dict[str, torch.T
     case.instead(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
     case.equal(
         dict(model.state_dict()),
-        {name: value.to(place) for name, value in state.items()},
+        {name: value.to(device) for name, value in state.items()},
         why="every tensor of the file under its name, on `device`",
     )
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
@@ -633,12 +633,12 @@ def _two_halves(
         for half, seen in zip(halves, arrived, strict=True)
     ]
     error = case.error_of(*copy.deepcopy(halves), x.detach())
-    for name, seen, place in zip(("first", "second"), arrived, places, strict=True):
-        wrong = next((device for device in seen[-1:] if device != place), None)
+    for name, seen, own in zip(("first", "second"), arrived, places, strict=True):
+        wrong = next((device for device in seen[-1:] if device != own), None)
         case.instead(
             error and "same device" in str(error) and wrong,
             f"gives the {name} half its input on {wrong}",
-            f"its parameters are on {place}, and an operation runs on one device",
+            f"its parameters are on {own}, and an operation runs on one device",
         )
     arrived[0].clear(), arrived[1].clear()
     got = case.call(*halves, x, modifies=True)

@@ -11,8 +11,8 @@ payloads_run: list[str] = []  # one entry for each time that a payload was unpic
 
 def save_elsewhere(state: Mapping[str, torch.Tensor], path: Path) -> None:
     """Write `state` to `path` as a machine would where it lies on a GPU that this one does not have, `cuda:7`."""
-    place = f"cuda:{max(7, torch.cuda.device_count())}"
-    with mock.patch.object(torch.serialization, "location_tag", lambda storage: place):
+    location = f"cuda:{max(7, torch.cuda.device_count())}"
+    with mock.patch.object(torch.serialization, "location_tag", lambda storage: location):
         torch.save({name: tensor.cpu() for name, tensor in state.items()}, path)
 
 

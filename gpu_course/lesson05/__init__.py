@@ -64,8 +64,10 @@ train_step.leaves_out("it trains the model that it is handed", "second_call unch
 def _(case: Case) -> None:
     for device in dict.fromkeys((case.device, elsewhere(case.device))):
         training = Training(device)
-        for one in training.model.parameters():
-            one.grad = torch.full_like(one, 0.5)  # "each step begins with `zero_grad`": somebody left these behind
+        for parameter in training.model.parameters():
+            parameter.grad = torch.full_like(
+                parameter, 0.5
+            )  # "each step begins with `zero_grad`": somebody left these behind
         for x, y in batches((5, 1), scale=20.0):  # long gradients: clipping would show
             given = [x.clone(), y.clone()]
             got, waits = training.call(case, x, y, device)
@@ -235,8 +237,8 @@ def _keeps_the_model(case: Case) -> None:
         for given in (iter(data), data[::-1], data[:1] + data[1:]):
             case.equal(case.call(model, given, case.device, modifies=True, draws=True), right / 6)
         unchanged(case, before, model, "an evaluation leaves the model as it was")
-        kept = all(one.grad is old for one, old in zip(model.parameters(), gradients, strict=True))
-        case.instead(not kept, "changes the gradients of the model", "the caller may still use them")
+        same = all(one.grad is old for one, old in zip(model.parameters(), gradients, strict=True))
+        case.instead(not same, "changes the gradients of the model", "the caller may still use them")
     exact = Classifier().double().to(case.device)
     x, y = data[1]
     right = (exact.layers(x.double().to(case.device)).argmax(dim=1) == y.to(case.device)).float().mean().item()
@@ -311,13 +313,13 @@ def _(case: Case) -> None:
             "multiply and add on the device: the host does not need the numbers",
         )
         case.equal(got, torch.tensor(right, device=case.device))
-    for place, dtype in (
+    for device, dtype in (
         (elsewhere(case.device), torch.float32),
         (torch.device("cpu"), torch.float32),
         (case.device, torch.float64),
     ):  # "on the device of the losses"
-        losses = [torch.tensor(value, dtype=dtype, device=place) for value in (0.1, 0.7)]
-        expected = torch.tensor((0.1 + 5 * 0.7) / 6, dtype=dtype, device=place)
+        losses = [torch.tensor(value, dtype=dtype, device=device) for value in (0.1, 0.7)]
+        expected = torch.tensor((0.1 + 5 * 0.7) / 6, dtype=dtype, device=device)
         case.equal(case.call(losses, [1, 5]), expected, rtol=1e-12 if dtype == torch.float64 else 1e-5)
 
 
@@ -375,9 +377,9 @@ def _(case: Case) -> None:
         training, data = Training(device), batches(sizes, scale=20.0)
         given = loader(data) if len(data) == 2 else data  # a list of batches is a loader too
         got, waits = training.call(case, given, device)
-        found, sent = [training.expected(x, y) for x, y in data], {part.nbytes for batch in data for part in batch}
-        loss = sum(one.item() * size for (one, _), size in zip(found, sizes, strict=True)) / sum(sizes)
-        right = loss, sum(hits.sum().item() for _, hits in found) / sum(sizes)
+        expected, sent = [training.expected(x, y) for x, y in data], {part.nbytes for batch in data for part in batch}
+        loss = sum(one.item() * size for (one, _), size in zip(expected, sizes, strict=True)) / sum(sizes)
+        right = loss, sum(hits.sum().item() for _, hits in expected) / sum(sizes)
         training.followed(case, len(data))
         training.equal(case)
         case.instead(
@@ -492,8 +494,8 @@ def _(case: Case) -> None:
         ((8, 6), 1e6, 1.0, torch.bfloat16),
     ):
         training = Training(case.device, scale)
-        for one in training.model.parameters():
-            one.grad = torch.full_like(one, 0.5)  # somebody left them behind
+        for parameter in training.model.parameters():
+            parameter.grad = torch.full_like(parameter, 0.5)  # somebody left them behind
         for x, y in batches(sizes, scale=5.0):
             x, y = x.to(case.device), y.to(case.device)
             # the scaler objects to a wrong order, in words that do not say what is wrong
@@ -542,21 +544,21 @@ def _(case: Case) -> None:
         "does not make the scale smaller after an overflow",
         "scaler.update() does: without it every step is left out",
     )
-    for place in (case.device, elsewhere(case.device), torch.device("cpu")):  # "`images.device.type` names the device"
+    for device in (case.device, elsewhere(case.device), torch.device("cpu")):  # "`images.device.type` names the device"
         for model in models():
             if next(model.parameters()).dtype == torch.float32:
-                _follows_a_mixed_step(case, model.to(place), place)
+                _follows_a_mixed_step(case, model.to(device), device)
 
 
-def _follows_a_mixed_step(case: Case, model: nn.Module, place: torch.device) -> None:
+def _follows_a_mixed_step(case: Case, model: nn.Module, device: torch.device) -> None:
     """Fail unless the answer takes the step with a scaler that is disabled, as it is for bfloat16."""
     x, y = edges.permuted(torch.randn(3, 6)), torch.tensor([2, 0, 5])
-    given = edges.on(x, place), y.to(place), torch.bfloat16, 0.5
+    given = edges.on(x, device), y.to(device), torch.bfloat16, 0.5
     formats: list[torch.dtype] = []
     model.register_forward_hook(lambda module, args, logits: formats.append(logits.dtype))
 
     def take(step: Callable, *training: Any) -> Any:
-        scaler = torch.amp.GradScaler(place.type, enabled=False)
+        scaler = torch.amp.GradScaler(device.type, enabled=False)
         return step(*training, scaler, *given)
 
     follows(
@@ -568,10 +570,10 @@ def _follows_a_mixed_step(case: Case, model: nn.Module, place: torch.device) -> 
     )
     case.instead(
         formats[-1] != torch.bfloat16,
-        f"computes the forward pass in {formats[-1]}, with images on {place}",
+        f"computes the forward pass in {formats[-1]}, with images on {device}",
         "`images.device.type` names the device to autocast",
     )
-    case.equal(given[0], edges.on(x, place), why="the batch is the caller's")
+    case.equal(given[0], edges.on(x, device), why="the batch is the caller's")
 
 
 def _scaler_in_order(case: Case, text: str) -> None:

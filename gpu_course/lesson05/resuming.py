@@ -42,19 +42,19 @@ class _Run:
 
     def losses(self, data: list) -> list[float]:
         """Train on these batches and return the losses."""
-        found = []
+        losses = []
         for x, y in data:
             self.optimizer.zero_grad()
             loss = F.cross_entropy(self.model(x.to(self.device)), y.to(self.device))
             loss.backward()
             self.optimizer.step()
             self.scheduler.step()
-            found.append(loss.item())
-        return found
+            losses.append(loss.item())
+        return losses
 
     def parts(self) -> dict[str, list]:
         """Return copies, on the CPU, of all that the next steps depend on, by the names of `_WHY`."""
-        found = [
+        parts = [
             dict(self.model.named_parameters()),
             dict(self.model.named_buffers()),
             self.scheduler.state_dict(),
@@ -62,8 +62,8 @@ class _Run:
             torch.get_rng_state(),
         ]
         if self.device.type != "cpu":
-            found.append(torch.get_device_module(self.device).get_rng_state(self.device))
-        leaves = ([_kept(leaf) for leaf in tree_leaves(part)] for part in found)
+            parts.append(torch.get_device_module(self.device).get_rng_state(self.device))
+        leaves = ([_kept(leaf) for leaf in tree_leaves(part)] for part in parts)
         return dict(zip(list(_WHY)[1:], leaves, strict=False))
 
 
@@ -104,9 +104,9 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     case.use(second.progress.load_state_dict, given, modifies=True, draws=True)
     changed = difference(dict(given), dict(state), where="state")
     case.instead(changed, f"changes the state that it loads: {changed}", "it may be loaded once more")
-    kept = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
+    same_objects = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
     case.instead(
-        not kept,
+        not same_objects,
         "gives the model new parameters",
         "the optimizer trains those of before: load_state_dict copies into them, unless assign=True",
     )

@@ -224,16 +224,16 @@ def _gaps_by_tick(events: list[dict], end: float) -> list[tuple[float, float, st
     def at(cat: str, tick: float) -> list[str]:
         return [e["line"] for e in events if e["cat"] == cat and e["ts"] <= tick < e["ts"] + e["dur"]]
 
-    found, tick = [], 0.0
+    gaps, tick = [], 0.0
     while tick < end:
         begin, lines = tick, Counter()
         while tick < end and not at("kernel", tick):
             lines.update(at("host", tick))
             tick += 0.5
         if tick > begin:
-            found.append((begin, tick - begin, max(lines, key=lines.get, default="")))
+            gaps.append((begin, tick - begin, max(lines, key=lines.get, default="")))
         tick += 0.5
-    return found
+    return gaps
 
 
 @idle_gaps.alternative("one line a question, and each looks at all events again: fine for thousands, slow for millions")
@@ -428,9 +428,9 @@ def _causes(given: object) -> set[str]:
     return {str(one) for one in given} if isinstance(given, Iterable) else set()
 
 
-def _left(number: int, found: set[str]) -> str:
+def _left(number: int, causes: set[str]) -> str:
     lost, total = lost_ms(original(number).timeline), original(number).timeline.total_ms
-    saved = sum(lost[cause] for cause in found)
+    saved = sum(lost[cause] for cause in causes)
     return f"{(sum(lost.values()) - saved) / (total - saved):.0%}"
 
 

@@ -255,13 +255,13 @@ def evidence(number: int, cause: str) -> str:
 
 def table(timeline: simgpu.Timeline, rows: int = 5) -> str:
     """Return what took longest on the host and on the GPU, by name as `key_averages` does, simulated."""
-    found: dict[str, list[float]] = {}
+    times_us: dict[str, list[float]] = {}
     for record in timeline.records:
         name = {"launch": "launch", "wait": "wait for the GPU", "work": "work of its own"}.get(record.kind, record.name)
         if record.kind != "range":
             where = "host" if record.row == "host" else "GPU"
-            found.setdefault(f"{where}: {name}", []).append(record.duration_ns / 1e3)
-    order = sorted(found.items(), key=lambda item: -sum(item[1]))[:rows]
+            times_us.setdefault(f"{where}: {name}", []).append(record.duration_ns / 1e3)
+    order = sorted(times_us.items(), key=lambda item: -sum(item[1]))[:rows]
     cells = [(name, f"{len(us):,}", f"{sum(us):,.0f}", f"{sum(us) / len(us):,.1f}") for name, us in order]
     share = f"the GPU computes for {timeline.utilisation():.0%} of {timeline.total_ms:.2f} ms (simulated)"
     return f"{tables.text(cells, ('name', '# of calls', 'total µs', 'mean µs'), right=(1, 2, 3))}\n{share}"

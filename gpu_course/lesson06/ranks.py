@@ -62,14 +62,14 @@ def read_trace(path: str | Path) -> Trace:
     """
     packed = Path(path).read_bytes()
     written = json.loads(gzip.decompress(packed) if packed[:2] == b"\x1f\x8b" else packed)
-    found = [e for e in written.get("traceEvents", ()) if e.get("ph") == "X" and e.get("cat") != "Trace"]
-    if not found:
+    entries = [e for e in written.get("traceEvents", ()) if e.get("ph") == "X" and e.get("cat") != "Trace"]
+    if not entries:
         raise ValueError(f"{path} has no events")
     simulated = str(written.get("note", "")).startswith("simulated")
-    host = _simulated_host(found) if simulated else _outermost(e for e in found if _of_host(e))
-    begin = min(e["ts"] for e in found)
+    host = _simulated_host(entries) if simulated else _outermost(e for e in entries if _of_host(e))
+    begin = min(e["ts"] for e in entries)
     events = [_event(e, "host", begin) for e in host]
-    events += [_event(e, _ON_GPU[e["cat"]], begin) for e in found if e.get("cat") in _ON_GPU]
+    events += [_event(e, _ON_GPU[e["cat"]], begin) for e in entries if e.get("cat") in _ON_GPU]
     events.sort(key=lambda e: e["ts"])
     about = written.get("distributedInfo") or {}
     gpus = {gpu.get("name", "") for gpu in written.get("deviceProperties", ())}
@@ -100,13 +100,13 @@ def _of_host(entry: dict) -> bool:
 def _outermost(entries: Iterable[dict]) -> list[dict]:
     """Return the events that lie inside no other event of their thread."""
     until: dict[tuple, float] = {}
-    found = []
+    outermost = []
     for entry in sorted(entries, key=lambda e: (e["ts"], -e.get("dur", 0))):
         thread = entry["pid"], entry["tid"]
         if entry["ts"] >= until.get(thread, entry["ts"]):
             until[thread] = entry["ts"] + entry.get("dur", 0)
-            found.append(entry)
-    return found
+            outermost.append(entry)
+    return outermost
 
 
 def _spans(events: Iterable[dict]) -> list[tuple[float, float]]:

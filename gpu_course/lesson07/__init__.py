@@ -243,8 +243,8 @@ def _(case: Case) -> None:
     layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4)
     model = named(nn.Sequential, "model")(*layers).to(case.device)
     y = torch.arange(8) % 4
-    for one in model.parameters():
-        one.grad = torch.ones_like(one)  # of a training that goes on later
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # of a training that goes on later
     good, bad = [(torch.rand(8, 64), y) for _ in range(3)], [(torch.rand(64, 62 - n), y) for n in range(3)]
     floor = Floor()
     for training, batches in ((False, good), (False, good[:1] + bad), (True, bad[:1] + good[:1]), (False, [])):

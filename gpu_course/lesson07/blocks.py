@@ -212,10 +212,10 @@ def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Ten
 def _gradients(blocks: nn.ModuleList, x: torch.Tensor, result: torch.Tensor) -> list[torch.Tensor | None]:
     """Return the gradients of the input, where it has one, and of all weights, and leave none behind."""
     result.sum().backward()
-    found = [tensor.grad for tensor in (x, *blocks.parameters()) if tensor.requires_grad]
+    gradients = [tensor.grad for tensor in (x, *blocks.parameters()) if tensor.requires_grad]
     x.grad = None
     blocks.zero_grad()
-    return found
+    return gradients
 
 
 def _fewest(kept: list[int], input_bytes: int, limit: int) -> int:

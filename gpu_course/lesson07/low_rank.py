@@ -98,8 +98,8 @@ def _(case: Case) -> None:
             "the first steps of `up` would be large, too: a standard deviation of 0.02 is small",
         )
         with torch.no_grad():
-            for one in (layer.up, layer.down):
-                one.copy_(torch.randn(one.shape))  # as an optimizer would
+            for parameter in (layer.up, layer.down):
+                parameter.copy_(torch.randn(parameter.shape))  # as an optimizer would
         with _Large(inputs * outputs) as large:
             got = case.use(layer, x)
         _equals_by_hand(case, layer, linear, x, got)
@@ -109,8 +109,8 @@ def _(case: Case) -> None:
             "x @ down.T is thin: multiply from left to right, and nothing large is made or kept",
         )
         case.backward(got)
-        for name, one in (("up", layer.up), ("down", layer.down)):
-            case.instead(one.grad is None, f"gives `{name}` no gradient", "both are to be trained")
+        for name, parameter in (("up", layer.up), ("down", layer.down)):
+            case.instead(parameter.grad is None, f"gives `{name}` no gradient", "both are to be trained")
         whole = (linear.weight + layer.up @ layer.down).detach().sum(0).expand(x.shape)  # of the sum of all outputs
         same = x.grad is not None and torch.allclose(x.grad, whole, rtol=1e-4, atol=1e-4)
         case.instead(
@@ -137,22 +137,26 @@ def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None
     )
     outputs, inputs = linear.weight.shape
     for name, shape in (("up", (outputs, rank)), ("down", (rank, inputs))):
-        one = getattr(layer, name, None)
-        case.instead(not isinstance(one, torch.Tensor), f"has no tensor `{name}`", "the layer trains `up` and `down`")
+        parameter = getattr(layer, name, None)
         case.instead(
-            not isinstance(one, nn.Parameter),
+            not isinstance(parameter, torch.Tensor), f"has no tensor `{name}`", "the layer trains `up` and `down`"
+        )
+        case.instead(
+            not isinstance(parameter, nn.Parameter),
             f"`{name}` is a plain tensor",
             "parameters() does not list it, so no optimizer trains it: nn.Parameter(…)",
         )
-        case.instead(not one.requires_grad, f"`{name}` is frozen", "it is to be trained")
-        case.instead(tuple(one.shape) != shape, f"`{name}` has another shape", expected=shape, got=tuple(one.shape))
-        place, wanted = (one.device, one.dtype), (linear.weight.device, linear.weight.dtype)
+        case.instead(not parameter.requires_grad, f"`{name}` is frozen", "it is to be trained")
         case.instead(
-            place != wanted,
+            tuple(parameter.shape) != shape, f"`{name}` has another shape", expected=shape, got=tuple(parameter.shape)
+        )
+        given, wanted = (parameter.device, parameter.dtype), (linear.weight.device, linear.weight.dtype)
+        case.instead(
+            given != wanted,
             f"`{name}` is not where, or not as, the weight is",
             "a model on a device in 16 bits needs its new parts there, in 16 bits",
             expected=wanted,
-            got=place,
+            got=given,
         )
     trained = [name for name, one in linear.named_parameters() if one.requires_grad]
     case.instead(

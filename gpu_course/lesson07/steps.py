@@ -165,8 +165,8 @@ def _naive(device: torch.device, *rates: Any) -> tuple[list[Spent], list[torch.T
     floor, (model, optimizer) = Floor(), _start(device)
     taken, weights = [], [vector(model.parameters())]
     for x, y in _batches():
-        one = spend(floor, functools.partial(naive_step, model, optimizer, x.to(device), y.to(device)))
-        taken.append(dataclasses.replace(one, value=one.value.cpu()))
+        spent = spend(floor, functools.partial(naive_step, model, optimizer, x.to(device), y.to(device)))
+        taken.append(dataclasses.replace(spent, value=spent.value.cpu()))
         weights.append(vector(model.parameters()))
     return taken, weights
 
@@ -205,14 +205,14 @@ def _row_steps() -> list[torch.Tensor]:
 def _row_gradients(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
     """Return what each row with tokens that count adds to the gradient of the batch's mean loss."""
     count = (y != -100).sum()
-    found = []
+    gradients = []
     for part, target in zip(x.split(1), y.split(1), strict=True):
         if (target != -100).any():
             model.zero_grad()
             (_loss(model, part, target, "sum") / count).backward()
-            found.append(vector(parameter.grad for parameter in model.parameters()))
+            gradients.append(vector(parameter.grad for parameter in model.parameters()))
     model.zero_grad()
-    return found
+    return gradients
 
 
 def vector(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -232,10 +232,10 @@ def _lies(mine: torch.Tensor, right: torch.Tensor) -> dict[str, dict[str, float]
     """Return, as expected and got, how long `mine` is along `right` and across it, in lengths of `right`."""
     along = float(mine @ right / (right @ right))
     across = float((mine - along * right).norm() / right.norm())
-    found = {"length along the right one": along, "across it": across}
+    parts = {"length along the right one": along, "across it": across}
     return {
         "expected": {"length along the right one": 1.0, "across it": 0.0},
-        "got": {name: float(f"{value:.3g}") for name, value in found.items()},
+        "got": {name: float(f"{value:.3g}") for name, value in parts.items()},
     }
 
 

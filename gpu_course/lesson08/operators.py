@@ -105,7 +105,7 @@ def _(case: Case) -> None:
             atol=1e-5,
             why=f"gradients of x and bias, None where not needed; the incoming gradient is {form}",
         )
-    for shape, scale, dtype, place in (
+    for shape, scale, dtype, device in (
         ((4, 3), 20.0, torch.float32, case.device),
         ((0, 3), 1.0, torch.float32, case.device),
         ((2, 3), 1.0, torch.float64, case.device),
@@ -114,8 +114,8 @@ def _(case: Case) -> None:
         x, bias, grad = (scale * torch.randn(size, dtype=dtype) for size in (shape, shape[1:], shape))
         exact = [one.double().requires_grad_() for one in (x, bias)]
         F.gelu(exact[0] + exact[1]).backward(grad.double())
-        got = case.call(_Context((x.to(place), bias.to(place)), (True, True)), grad.to(place))
-        expected = tuple(one.grad.to(place, dtype) for one in exact)
+        got = case.call(_Context((x.to(device), bias.to(device)), (True, True)), grad.to(device))
+        expected = tuple(one.grad.to(device, dtype) for one in exact)
         case.equal(tuple(got) if isinstance(got, list) else got, expected, rtol=1e-4, atol=1e-5)
 
 
@@ -230,14 +230,14 @@ def _(case: Case) -> None:
         (numbers[:0], 0.5),
         (numbers.to(elsewhere(case.device)), 0.5),
     ):
-        place = x.device if x.device.type != "cpu" else case.device
+        device = x.device if x.device.type != "cpu" else case.device
         kept = torch.tensor([row.mean().item() > level for row in x], dtype=torch.bool)
-        got = case.use(operator, edges.on(x, place), level, torch.zeros(len(x)).to(place), modifies=True)
-        case.equal(got, x.cpu()[kept].to(place), why="rows whose mean is above `level`, in the format of x")
+        got = case.use(operator, edges.on(x, device), level, torch.zeros(len(x)).to(device), modifies=True)
+        case.equal(got, x.cpu()[kept].to(device), why="rows whose mean is above `level`, in the format of x")
     for x in (*forms[:3], numbers.to("meta")):
         _fake_is_true(case, operator, x)
-    found = torch.library.opcheck(operator, (numbers, 0.5, torch.zeros(5, dtype=torch.int64)), raise_exception=False)
-    failed = [f"{test}: {str(said).splitlines()[0]}" for test, said in found.items() if said != "SUCCESS"]
+    results = torch.library.opcheck(operator, (numbers, 0.5, torch.zeros(5, dtype=torch.int64)), raise_exception=False)
+    failed = [f"{test}: {str(said).splitlines()[0]}" for test, said in results.items() if said != "SUCCESS"]
     case.instead(failed, f"opcheck fails. {'; '.join(failed)}")
 
 

@@ -66,11 +66,11 @@ def _(case: Case) -> None:
         known=global_mean.mistakes,
         why=why,
     )
-    for at, group in enumerate(cases.mean_columns(3)):
+    for index, group in enumerate(cases.mean_columns(3)):
         short = [f"{len(values)} values" if len(values) > 5 else str(values.tolist()) for values in group]
         describe(case, f"global_mean(values) of {', '.join(short)}", 3)
         for rank, calls in enumerate(ranks):
-            call, counts = calls[at], calls[at].counts
+            call, counts = calls[index], calls[index].counts
             check_call(case, call, rank)
             case.equal(call.value, torch.cat(group).mean(), why=f"this is what rank {rank} returned")
             nbytes = max([counts.message_bytes // max(counts.messages, 1), *counts.collective_bytes.values()])
@@ -148,10 +148,10 @@ def _(case: Case) -> None:
             known=ring_all_reduce.mistakes,
             why=why,
         )
-        for at, group in enumerate(cases.ring_columns(n)):
+        for index, group in enumerate(cases.ring_columns(n)):
             describe(case, f"ring_all_reduce(x) of {len(group[0])} elements each", n)
             for rank, calls in enumerate(ranks):
-                _check_ring(case, group, calls[at], rank)
+                _check_ring(case, group, calls[index], rank)
 
 
 def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) -> None:
@@ -241,9 +241,9 @@ def _(case: Case) -> None:
         known=average_gradients.mistakes,
         why=why,
     )
-    for at, words in enumerate(cases.KINDS.values()):
+    for index, words in enumerate(cases.KINDS.values()):
         describe(case, f"average_gradients(model), {words}", 3)
-        check_average(case, [rank[at] for rank in ranks])
+        check_average(case, [rank[index] for rank in ranks])
 
 
 @average_gradients.alternative("one all-reduce, so one latency, but a copy of all gradients; DDP's buckets lie between")
@@ -307,10 +307,10 @@ def _(case: Case) -> None:
         known=accumulate.mistakes,
         compiler=True,
     )
-    for at, count in enumerate(cases.MICRO_BATCHES):
+    for index, count in enumerate(cases.MICRO_BATCHES):
         number = f"{count} micro-batch{'es' if count > 1 else ''}"
         describe(case, f"accumulate(model, {number}, {cases.loss_of(count).__name__})", 2)
-        training.check_accumulated(case, [rank[at] for rank in ranks], count)
+        training.check_accumulated(case, [rank[index] for rank in ranks], count)
 
 
 @accumulate.alternative("one loop and no line twice; the condition takes a moment to read")
@@ -365,9 +365,9 @@ def _(case: Case) -> None:
     ranks = on_ranks(
         case, cases.batches, nprocs=3, called="epoch_batches(data, batch, epochs)", known=epoch_batches.mistakes
     )
-    for at, (length, batch, epochs) in enumerate(cases.SHARED_OUT):
+    for index, (length, batch, epochs) in enumerate(cases.SHARED_OUT):
         describe(case, f"epoch_batches(torch.arange({cases.FIRST}, {cases.FIRST + length}), {batch}, {epochs})", 3)
-        training.check_shares(case, [rank[at] for rank in ranks], length, batch, epochs)
+        training.check_shares(case, [rank[index] for rank in ranks], length, batch, epochs)
 
 
 @epoch_batches.alternative("what the sampler does, by hand: no workers, and the data must be a tensor")

@@ -103,13 +103,13 @@ def _accumulated(call: Callable, count: int) -> dict[str, Any]:
         parameter.grad = torch.ones_like(parameter)  # left over from the step before
     given = micro_batches(dist.get_rank(), count)
     micro = list(given)
-    found = watched(model.module, lambda: call(model, given, loss_of(count), modifies=True))
+    state = watched(model.module, lambda: call(model, given, loss_of(count), modifies=True))
     left = {
         "the list of micro-batches changed": list(map(id, given)) != list(map(id, micro)),
         "the synchronisation switched off": not model.require_backward_grad_sync,
         "the model in evaluation mode": not model.training,
     }
-    return {**found, "left": left, "rows": seen.rows, "graphs": seen.most}
+    return {**state, "left": left, "rows": seen.rows, "graphs": seen.most}
 
 
 class _Seen:

@@ -20,9 +20,9 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
     """
     for rank, call in enumerate(calls):
         check_call(case, call, rank)
-    found = [_epochs(case, call.value, batch, epochs) for call in calls]
-    everything, first = set(range(cases.FIRST, cases.FIRST + length)), [rank[0] for rank in found]
-    share = -(-length // len(found))
+    by_rank = [_epochs(case, call.value, batch, epochs) for call in calls]
+    everything, first = set(range(cases.FIRST, cases.FIRST + length)), [rank[0] for rank in by_rank]
+    share = -(-length // len(by_rank))
     shown = {
         "expected": f"{share} of {length} on each rank, each of the {length} on some rank",
         "got": f"epoch 0: {first}",
@@ -46,7 +46,7 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
         **shown,
     )
     for epoch in range(epochs):
-        shares = [rank[epoch] for rank in found]
+        shares = [rank[epoch] for rank in by_rank]
         seen, shown["got"] = set().union(*shares), f"epoch {epoch}: {shares}"
         case.instead(
             seen - everything,
@@ -78,7 +78,7 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
             "repeat only as many as make the shares equal: each one is more work",
             **shown,
         )
-    for rank in found:
+    for rank in by_rank:
         case.instead(
             len(set(map(tuple, rank))) < epochs,
             "epochs have the same order",
@@ -115,10 +115,10 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
     model, rows = cases.seeded(cases.plain), len(micro[0][0])
     for x, y in micro:
         (cases.loss_of(count)(model(x), y) / len(micro)).backward()
-    for rank, found in enumerate(ranks):
-        times, right = found["call"].counts.collectives["all_reduce"], "the result is right, but"
+    for rank, seen in enumerate(ranks):
+        times, right = seen["call"].counts.collectives["all_reduce"], "the result is right, but"
         case.instead(
-            found["weights"], "changes the parameters", "the optimizer does that, when the gradients are complete"
+            seen["weights"], "changes the parameters", "the optimizer does that, when the gradients are complete"
         )
         case.instead(
             times == count > 1,
@@ -127,13 +127,13 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
             "averages, unless it and its forward pass run inside of no_sync: all but the last belong there",
         )
         case.instead(
-            not found["call"].counts.collectives,
+            not seen["call"].counts.collectives,
             "never synchronises",
             "each rank would take a step of "
             "its own: run the last micro-batch outside of no_sync, and call model(x), not model.module(x)",
         )
         for name, parameter in model.named_parameters():
-            got, other = found["after"][name], ranks[1 - rank]["after"][name]
+            got, other = seen["after"][name], ranks[1 - rank]["after"][name]
             case.instead(
                 got is None,
                 f"{name} has no gradient on rank {rank}",
@@ -149,13 +149,13 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
             )
             case.equal(got, parameter.grad, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
         case.instead(
-            found["rows"] > rows,
-            f"{right} {found['rows']} rows are computed at once, and a micro-batch has {rows}",
+            seen["rows"] > rows,
+            f"{right} {seen['rows']} rows are computed at once, and a micro-batch has {rows}",
             "that needs the memory of the large batch, which accumulation is to save",
         )
         case.instead(
-            found["graphs"] > 1,
-            f"{right} the graphs of {found['graphs']} micro-batches are alive at once",
+            seen["graphs"] > 1,
+            f"{right} the graphs of {seen['graphs']} micro-batches are alive at once",
             "call backward for each micro-batch before the next one",
         )
         case.instead(
@@ -163,7 +163,7 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
             f"{right} it synchronises {times} times",
             "the gradients of all micro-batches can travel once, added up",
         )
-        for what, there in found["left"].items():
+        for what, there in seen["left"].items():
             case.instead(there, f"leaves {what}", "put it back: the code that runs afterwards would behave differently")
 
 
@@ -230,9 +230,9 @@ def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tenso
     points, model, last = cases.Points(), cases.start(0), []
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for epoch in range(cases.EPOCHS):
-        for at in range(0, len(asked[0][epoch]), 4):
+        for start in range(0, len(asked[0][epoch]), 4):
             optimizer.zero_grad()
-            rows = [row for rank in asked for row in rank[epoch][at : at + 4]]  # as many of each rank
+            rows = [row for rank in asked for row in rank[epoch][start : start + 4]]  # as many of each rank
             loss = nn.functional.mse_loss(model(points.x[rows]), points.y[rows])
             loss.backward()
             optimizer.step()

@@ -112,8 +112,8 @@ class Run:
 def runs(model: str = "", gpus: int = 0) -> tuple[Run, ...]:
     """Return the runs of `measured.csv`, or those of one model, or on so many GPUs."""
     with Path(__file__).with_name("measured.csv").open(encoding="utf-8", newline="") as file:
-        found = [_run(row) for row in csv.DictReader(file)]
-    return tuple(run for run in found if model in ("", run.model) and gpus in (0, run.gpus))
+        every = [_run(row) for row in csv.DictReader(file)]
+    return tuple(run for run in every if model in ("", run.model) and gpus in (0, run.gpus))
 
 
 def _run(row: dict[str, str]) -> Run:

@@ -83,22 +83,22 @@ class Schedule:
             owners = [rank for rank, line in enumerate(self.ranks) if any(action.stage == stage for action in line)]
             if len(owners) != 1:
                 raise ScheduleError(f"stage {stage} must be on one rank, it is on {owners or 'none'}")
-            found = [action for action in self.ranks[owners[0]] if action.stage == stage]
-            halves = any(action.kind in "IW" for action in found)
+            actions = [action for action in self.ranks[owners[0]] if action.stage == stage]
+            halves = any(action.kind in "IW" for action in actions)
             for micro in range(self.micro):
                 for kind in "FIW" if halves else "FB":
                     action = Action(stage, kind, micro)
-                    if found.count(action) != 1:
-                        times = f"{found.count(action)} times" if action in found else "missing"
+                    if actions.count(action) != 1:
+                        times = f"{actions.count(action)} times" if action in actions else "missing"
                         raise ScheduleError(f"{self.word(action)} is {times} on rank {owners[0]}, it must be once")
-            if halves and any(action.kind == "B" for action in found):
+            if halves and any(action.kind == "B" for action in actions):
                 raise ScheduleError(f"rank {owners[0]} has both B, and I and W, which are its halves")
 
     def _check_order(self, rank: int, line: tuple[Action, ...]) -> None:
         """Raise where an action of `rank` stands before one of its own that it needs, or is not sent in this order."""
-        for at, action in enumerate(line):
+        for index, action in enumerate(line):
             own = {"B": "F", "I": "F", "W": "I"}.get(action.kind)
-            if own and action._replace(kind=own) not in line[:at]:
+            if own and action._replace(kind=own) not in line[:index]:
                 before = self.word(action._replace(kind=own))
                 raise ScheduleError(
                     f"{self.word(action)} stands before {before} on rank {rank}, but needs what {before} keeps"
@@ -112,9 +112,9 @@ class Schedule:
                         for r, s in ((rank, stage), (home, other))
                     )
                     if mine != sent:
-                        at = next(at for at, pair in enumerate(zip(mine, sent, strict=True)) if pair[0] != pair[1])
+                        taken, came = next(pair for pair in zip(mine, sent, strict=True) if pair[0] != pair[1])
                         raise ScheduleError(
-                            f"rank {rank} takes {kinds[0]}{mine[at]} where rank {home} sends {kinds[0]}{sent[at]}: "
+                            f"rank {rank} takes {kinds[0]}{taken} where rank {home} sends {kinds[0]}{came}: "
                             "messages arrive in the order in which they are sent"
                         )
 
@@ -129,23 +129,23 @@ class Schedule:
     def _run(self, times: dict[str, float]) -> dict[Action, tuple[float, float]]:
         """Let each rank do its actions in order, each as soon as what it needs is there; return when."""
         spans: dict[Action, tuple[float, float]] = {}
-        free, at = [0.0] * len(self.ranks), [0] * len(self.ranks)
+        free, next_action = [0.0] * len(self.ranks), [0] * len(self.ranks)
         waiting = [rank for rank, line in enumerate(self.ranks) if line]
         while waiting:
             before = len(spans)
             for rank in waiting:
-                while at[rank] < len(self.ranks[rank]):
-                    action = self.ranks[rank][at[rank]]
+                while next_action[rank] < len(self.ranks[rank]):
+                    action = self.ranks[rank][next_action[rank]]
                     needed = self._needs(action)
                     if needed is not None and needed not in spans:
                         break
                     begin = max(free[rank], spans[needed][1] if needed else 0.0)
                     free[rank] = begin + times[action.kind]
                     spans[action] = begin, free[rank]
-                    at[rank] += 1
-            waiting = [rank for rank in waiting if at[rank] < len(self.ranks[rank])]
+                    next_action[rank] += 1
+            waiting = [rank for rank in waiting if next_action[rank] < len(self.ranks[rank])]
             if waiting and len(spans) == before:
-                stuck = [(rank, self.ranks[rank][at[rank]]) for rank in waiting]
+                stuck = [(rank, self.ranks[rank][next_action[rank]]) for rank in waiting]
                 raise ScheduleError("deadlock: " + "; ".join(self._waits(*one) for one in stuck))
         return spans
 
@@ -185,12 +185,12 @@ class Schedule:
 
 def _line(rank: int, words: list[str]) -> tuple[Action, ...]:
     """Return the actions of a rank; without a number in front they are of the stage with the rank's number."""
-    found = [_WORD.fullmatch(word) for word in words]
-    if None in found:
+    matches = [_WORD.fullmatch(word) for word in words]
+    if None in matches:
         raise ScheduleError(
-            f"{words[found.index(None)]!r} on rank {rank} is no action such as F0, B0, I0, W0, or 2F0 of stage 2"
+            f"{words[matches.index(None)]!r} on rank {rank} is no action such as F0, B0, I0, W0, or 2F0 of stage 2"
         )
-    return tuple(Action(int(match[1] or rank), match[2], int(match[3])) for match in found)
+    return tuple(Action(int(match[1] or rank), match[2], int(match[3])) for match in matches)
 
 
 def gpipe(ranks: int, micro: int) -> str:
@@ -210,17 +210,17 @@ def one_f_one_b(ranks: int, micro: int, each: int = 1, split: bool = False) -> s
     total, lines = each * micro, []
     for rank in range(ranks):
 
-        def word(kind: str, at: int, rank: int = rank) -> str:
-            chunk = at // turn % each  # `turn` micro-batches go through one stage, then through the next
+        def word(kind: str, index: int, rank: int = rank) -> str:
+            chunk = index // turn % each  # `turn` micro-batches go through one stage, then through the next
             stage = (chunk if kind == "F" else each - 1 - chunk) * ranks + rank
-            return f"{stage if each > 1 else ''}{kind}{at // (turn * each) * turn + at % turn}"
+            return f"{stage if each > 1 else ''}{kind}{index // (turn * each) * turn + index % turn}"
 
         early = min(total, (each - 1) * turn + (ranks - 1 - rank) * (1 if each == 1 or split else 2))
         line = [word("F", at) for at in range(early)]
-        for at in range(total):
-            line += [word("F", early + at)] if early + at < total else []
-            line += [word("I" if split else "B", at)]
-            line += [word("W", at - rank)] if split and at >= rank else []
+        for index in range(total):
+            line += [word("F", early + index)] if early + index < total else []
+            line += [word("I" if split else "B", index)]
+            line += [word("W", index - rank)] if split and index >= rank else []
         line += [word("W", at) for at in range(max(0, total - rank), total)] if split else []
         lines.append(" ".join(line))
     return "\n".join(lines)

@@ -118,13 +118,13 @@ def plans(**setting: Any) -> list[Plan]:
     Stages 2 and 3 are tried without a pipeline only, which would gather and sum for each of its micro-batches.
     """
     sizes = MODELS[setting["model"]]
-    found = []
+    made = []
     for tensor, pipeline, stage in ((t, p, z) for t in SIZES for p in SIZES for z in STAGES):
         whole = setting["gpus"] % (tensor * pipeline) + sizes["heads"] % tensor + sizes["layers"] % pipeline == 0
         more_than_one = stage == 0 or setting["gpus"] > tensor * pipeline
         if whole and more_than_one and (pipeline == 1 or stage < 2):
-            found.append(plan(**setting, tensor=tensor, pipeline=pipeline, stage=stage))
-    return sorted(found, key=lambda one: (not one.fits, one.step_s))
+            made.append(plan(**setting, tensor=tensor, pipeline=pipeline, stage=stage))
+    return sorted(made, key=lambda one: (not one.fits, one.step_s))
 
 
 @dataclass(frozen=True)
@@ -186,11 +186,11 @@ class Rank:
         host = self.here * (program.layer_s + (program.split_layer_s if self.tensor > 1 else 0))
         work = max(work, host - tensor)
         sends = self._sends_s()
-        one = work + tensor + sends
+        of_micro = work + tensor + sends
         return {
             "compute": self.micro * work + 28 * self.parameters / (self.data if self.stage else 1) / bandwidth,
             "tensor messages": self.micro * tensor,
-            "pipeline": self.micro * sends + (self.pipeline - 1) * one,
+            "pipeline": self.micro * sends + (self.pipeline - 1) * of_micro,
             "data messages": self._data_s(work),
         }
 
@@ -233,9 +233,9 @@ class Rank:
         if machines < 2 or kind not in self.program.rates:
             return seconds
         rates = self.program.rates[kind]
-        at = min(math.log2(machines), len(rates) - 1)
-        low = min(int(at), len(rates) - 2)
-        whole = rates[low] + (at - low) * (rates[low + 1] - rates[low])
+        position = min(math.log2(machines), len(rates) - 1)
+        low = min(int(position), len(rates) - 2)
+        whole = rates[low] + (position - low) * (rates[low + 1] - rates[low])
         gbps = whole * min(1.0, n / machines / self.links.per_machine)  # fewer GPUs use fewer of the adapters
         sent = {"all_reduce": 2 * (n - 1) / n, "all_gather": n - 1, "reduce_scatter": (n - 1) / n}[kind] * nbytes
         return max(seconds, sent / gbps / 1e9)

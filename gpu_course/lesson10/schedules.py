@@ -56,27 +56,27 @@ def _(case: Case) -> None:
             'the lines are joined by "\\n"',
         )
         try:
-            found = Schedule(text)
+            schedule = Schedule(text)
         except ScheduleError as error:
             case.fail(str(error), "no ranks can run that: they would raise, or wait for ever", got=text)
-        size = len(found.ranks), found.micro
+        size = len(schedule.ranks), schedule.micro
         case.instead(
             size != (ranks, micro),
             f"has {size[0]} lines and {size[1]} micro-batches, expected {ranks} and {micro}",
             "write a line for each rank, and in it each micro-batch, from 0 on",
             got=text,
         )
-        case.instead(found.stages != ranks, f"has {found.stages} stages, expected {ranks}: one a rank", got=text)
-        most, allowed = max(found.held), (ranks - 1) / (micro + ranks - 1)
+        case.instead(schedule.stages != ranks, f"has {schedule.stages} stages, expected {ranks}: one a rank", got=text)
+        most, allowed = max(schedule.held), (ranks - 1) / (micro + ranks - 1)
         case.instead(
             most > ranks,
-            f"rank {found.held.index(most)} holds {most} micro-batches at once, the limit is {ranks}",
+            f"rank {schedule.held.index(most)} holds {most} micro-batches at once, the limit is {ranks}",
             "activations are kept from F to B: go back as soon as a gradient can be there",
             got=text,
         )
         case.instead(
-            found.bubble > allowed + 1e-9,
-            f"ranks idle too long: the bubble is {found.bubble:.1%}, that of GPipe {allowed:.1%}",
+            schedule.bubble > allowed + 1e-9,
+            f"ranks idle too long: the bubble is {schedule.bubble:.1%}, that of GPipe {allowed:.1%}",
             "while the first micro-batch is on its way, a rank can do the next",
             got=text,
         )
@@ -167,32 +167,32 @@ def _(case: Case) -> None:
             parts = x.chunk(micro)
 
             def note(_, args, stage=stage, parts=parts, seen=seen, came=came):
-                at = next((at for at, part in enumerate(parts) if torch.equal(args[0], part)), None)
+                index = next((index for index, part in enumerate(parts) if torch.equal(args[0], part)), None)
                 gradient = stage[0].weight.grad
-                if at is not None and at not in seen:  # I and W may go forward again
-                    seen[at] = gradient is not None and bool(gradient.any()), len(came)
+                if index is not None and index not in seen:  # I and W may go forward again
+                    seen[index] = gradient is not None and bool(gradient.any()), len(came)
                 if args[0].requires_grad:
-                    args[0].register_hook(lambda _: came.add(at))
+                    args[0].register_hook(lambda _: came.add(index))
 
             hook = stage.register_forward_pre_hook(note)
             got = case.call(line, stage, list(parts), list(y.chunk(micro)), loss_fn, modifies=True)
             hook.remove()
             what = ", all parameters frozen," if frozen else ""
             case.about(f"last_rank({line!r}, …, {loss_fn.__name__}){what}", case.device)
-            found = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
-            without = ", ".join(sorted(wanted.keys() - found.keys()))
+            gradients = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
+            without = ", ".join(sorted(wanted.keys() - gradients.keys()))
             case.instead(without, f"no gradient in {without}", "the W actions must add to it")
-            case.equal(found, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
+            case.equal(gradients, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
             case.equal(
                 got, [whole.grad.chunk(micro)[at] for at in order], why="gradients of the inputs, in the order of I"
             )
-            for at, (added, inputs) in seen.items():
-                before = line.split()[: line.split().index(f"F{at}")]
+            for index, (added, inputs) in seen.items():
+                before = line.split()[: line.split().index(f"F{index}")]
                 due = any(word[0] == "W" for word in before)
                 case.instead(
                     added and not due,
-                    f"weights have gradients when micro-batch {at} goes forward, and no W stands before F{at}",
+                    f"weights have gradients when micro-batch {index} goes forward, and no W stands before F{index}",
                     "do each action where the line has it: F goes forward, and W alone adds to these gradients",
                 )
                 case.instead(

@@ -54,24 +54,24 @@ _TOTALS = (6, 7, 1)  # on 3 ranks: no padding, some, and ranks that hold nothing
 
 def _whole_state(total: int) -> dict[str, torch.Tensor]:
     """Return the state that one process would hold: zeros in it, also at its end, are moments like any other."""
-    at = torch.arange(total)
-    moments = (at + 1 / 3) * (at != 1) * (at != 6)  # with thirds, 16 bits on the way are seen
+    index = torch.arange(total)
+    moments = (index + 1 / 3) * (index != 1) * (index != 6)  # with thirds, 16 bits on the way are seen
     return {"step": torch.tensor(5.0), "exp_avg": moments, "exp_avg_sq": moments.square() / 8}
 
 
 def _states(call: Callable) -> list[Any]:
     """Call the answer with this rank's shard of each state, padded with zeros."""
-    rank, n, found = dist.get_rank(), dist.get_world_size(), []
+    rank, n, states = dist.get_rank(), dist.get_world_size(), []
     for total in _TOTALS:
         padded = {
             name: F.pad(value, (0, -total % n)) if value.dim() else value for name, value in _whole_state(total).items()
         }
-        found.append(
+        states.append(
             call(
                 {name: value.chunk(n)[rank].clone() if value.dim() else value for name, value in padded.items()}, total
             )
         )
-    return found
+    return states
 
 
 gather_state.leaves_out("the text says which shapes there are", "empty permuted sliced")
@@ -98,10 +98,10 @@ def _(case: Case) -> None:
         known=gather_state.mistakes,
         why="every rank gathers the same entries in the same order, in tensors of the size of a shard",
     )
-    for at, total in enumerate(_TOTALS):
+    for index, total in enumerate(_TOTALS):
         describe(case, f"gather_state(state, {total})", 3)
         for rank, calls in enumerate(ranks):
-            call = calls[at]
+            call = calls[index]
             check_call(case, call, rank)
             case.equal(call.value, _whole_state(total), why=f"this is what rank {rank} returned")
             sent, shard = call.counts.collective_bytes.copy(), 4 * -(-total // 3)

@@ -75,10 +75,10 @@ def split_attention(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear, heads: int)
     return leave(part) + out.bias  # the bias once, behind the sum
 
 
-def layers(n: int, at: int) -> tuple[torch.Tensor, nn.Linear, nn.Linear, int, torch.Tensor]:
+def layers(n: int, index: int) -> tuple[torch.Tensor, nn.Linear, nn.Linear, int, torch.Tensor]:
     """Return x (batch, 3, width), qkv, out, heads, and the gradient of the result."""
-    torch.manual_seed(5 + at)
-    heads, each = n * (1 + at), 6
+    torch.manual_seed(5 + index)
+    heads, each = n * (1 + index), 6
     width = heads * each
     x, gradient = torch.randn(2, 2 * n, 3, width).unbind(0)
     return x.requires_grad_(), nn.Linear(width, 3 * width), nn.Linear(width, width), heads, gradient
@@ -86,12 +86,12 @@ def layers(n: int, at: int) -> tuple[torch.Tensor, nn.Linear, nn.Linear, int, to
 
 def alone(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear, heads: int) -> torch.Tensor:
     """Attention head by head."""
-    found = []
+    mixed = []
     for q, k, v in zip(*(part.chunk(heads, dim=-1) for part in qkv(x).chunk(3, dim=-1)), strict=True):
         scores = q @ k.mT / q.shape[-1] ** 0.5
         scores = scores.masked_fill(torch.ones_like(scores, dtype=torch.bool).triu(1), -torch.inf)
-        found.append(scores.softmax(dim=-1) @ v)
-    return out(torch.cat(found, dim=-1))
+        mixed.append(scores.softmax(dim=-1) @ v)
+    return out(torch.cat(mixed, dim=-1))
 
 
 def _gradients(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear) -> dict[str, torch.Tensor]:
@@ -101,15 +101,15 @@ def _gradients(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear) -> dict[str, tor
 
 def attended(call: Callable) -> list[dict[str, Any]]:
     """Call the answer on two sets of layers and go back through what it returned."""
-    found = []
-    for at in range(2):
-        x, qkv, out, heads, gradient = layers(dist.get_world_size(), at)
+    results = []
+    for index in range(2):
+        x, qkv, out, heads, gradient = layers(dist.get_world_size(), index)
         done = call(x, qkv, out, heads)
         with counting.count() as back:
             y = done.value
             if isinstance(y, torch.Tensor) and y.requires_grad and y.shape == gradient.shape:
                 y.backward(gradient)
-        found.append(
+        results.append(
             {
                 "call": done,
                 "value": y.detach() if isinstance(y, torch.Tensor) else y,
@@ -118,7 +118,7 @@ def attended(call: Callable) -> list[dict[str, Any]]:
             }
         )
         done.__dict__["value"] = None  # with a graph it cannot be sent
-    return found
+    return results
 
 
 split_attention.leaves_out("the text says which shapes there are", "scalar empty single permuted sliced")
@@ -153,23 +153,23 @@ def _(case: Case) -> None:
         compiler=True,
         why="all ranks must hand tensors of one size to the same collectives, in the same order",
     )
-    for at in range(2):
-        x, qkv, out, heads, gradient = layers(n, at)
+    for index in range(2):
+        x, qkv, out, heads, gradient = layers(n, index)
         with counting.count() as counts:
             right = alone(x, qkv, out, heads)
         right.backward(gradient)
         describe(case, f"split_attention(x, qkv, out, heads) of {heads} heads", n)
-        _check_attended(case, [calls[at] for calls in ranks], right.detach(), _gradients(x, qkv, out), counts.flops)
+        _check_attended(case, [calls[index] for calls in ranks], right.detach(), _gradients(x, qkv, out), counts.flops)
 
 
 def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradients: dict, flops: int) -> None:
     """Check what each rank returned, the gradients, the bytes, and the work; `flops` is that of one process."""
     near = {"rtol": 1e-4, "atol": 1e-5}
-    for rank, found in enumerate(ranks):
-        check_call(case, found["call"], rank)
-        case.equal(found["value"], right, why=f"this is what rank {rank} returned", **near)
-    for rank, found in enumerate(ranks):
-        mine = [part.chunk(len(ranks))[rank].any() for part in found["gradients"]["qkv.bias"].chunk(3)]
+    for rank, seen in enumerate(ranks):
+        check_call(case, seen["call"], rank)
+        case.equal(seen["value"], right, why=f"this is what rank {rank} returned", **near)
+    for rank, seen in enumerate(ranks):
+        mine = [part.chunk(len(ranks))[rank].any() for part in seen["gradients"]["qkv.bias"].chunk(3)]
         case.instead(
             not mine[2],
             f"the result is right, but rank {rank} does not compute its own heads",
@@ -177,7 +177,7 @@ def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradient
         )
         for name in ("x", "out.bias"):
             case.equal(
-                found["gradients"][name],
+                seen["gradients"][name],
                 gradients[name],
                 why=f"this is the gradient of {name} on rank {rank}: "
                 "all ranks hold it whole, and each must get all of its gradient",
@@ -260,15 +260,15 @@ _MESHES = [  # data, tensor, pipeline, stage
 
 def rank_of(layers: int, parameters: int, split: int, whole: int, data: int, tensor: int, pipeline: int, stage: int):
     """Count one layer after the other, what is there of it for each owner."""
-    found = dict.fromkeys(("parameters", "gradients", "optimizer", "activations"), 0.0)
+    nbytes = dict.fromkeys(("parameters", "gradients", "optimizer", "activations"), 0.0)
     for _ in range(layers // pipeline):
         for owner, bytes_each, least in (("parameters", 2, 3), ("gradients", 2, 2), ("optimizer", 12, 1)):
             shards = tensor * data if stage >= least else tensor
-            found[owner] += bytes_each * parameters / shards
+            nbytes[owner] += bytes_each * parameters / shards
         for _ in range(pipeline):
-            found["activations"] += split / tensor + whole
-    found["parameters"] += 2 * parameters / tensor * (stage == 3)
-    return found
+            nbytes["activations"] += split / tensor + whole
+    nbytes["parameters"] += 2 * parameters / tensor * (stage == 3)
+    return nbytes
 
 
 rank_bytes.leaves_out("counts are small numbers above 0", "number_negative number_large limit")

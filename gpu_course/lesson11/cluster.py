@@ -236,8 +236,8 @@ class Cluster:
         if decision.restart and not self._open and not decision.exclude:
             self._found.false_alarms += 1
         unnamed = [one for one in self._open if not one.named]
-        for one in [one for one in unnamed if one.kind == decision.cause][:1] or unnamed[-1:]:
-            one.named = decision.cause
+        for incident in [one for one in unnamed if one.kind == decision.cause][:1] or unnamed[-1:]:
+            incident.named = decision.cause
 
     def _save(self) -> None:
         if self._spend(self._save_s, "saving"):
@@ -309,16 +309,16 @@ class Cluster:
             if span.start_s >= checkpoint.at_s and span.doing == "training":
                 span.doing, span.cause, span.share = "lost", self._cause, 1.0
         ended = [one for one in self._open if one.kind not in ("slow", "preemption") or one.kind == self._cause]
-        for one in ended[:1]:
-            one.lost_s = self._done_s - checkpoint.done_s
+        for incident in ended[:1]:
+            incident.lost_s = self._done_s - checkpoint.done_s
         self._close(ended)
         self._done_s, self._status, self._ended_s = checkpoint.done_s, "training", self.now_s
         del self._saved[self._saved.index(checkpoint) + 1 :]
 
     def _close(self, incidents: list[Incident]) -> None:
-        for one in incidents:
-            one.end_s = self.now_s
-            self._open.remove(one)
+        for incident in incidents:
+            incident.end_s = self.now_s
+            self._open.remove(incident)
 
     # What happens meanwhile
 

@@ -83,12 +83,12 @@ def tagger() -> nn.Module:
 
 def texts() -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return batches of words and tags, (3, 5) each: texts of 5, 3 and 2 words, then of 5, 4 and 1, then of 5."""
-    made, found = torch.Generator().manual_seed(2), Batches()
+    made, batches = torch.Generator().manual_seed(2), Batches()
     for lengths in ((5, 3, 2), (5, 4, 1), (5, 5, 5)):
         words, tags = (torch.randint(0, most, (3, 5), generator=made) for most in (9, 3))
         behind = torch.arange(5) >= torch.tensor(lengths)[:, None]
-        found.append((words.masked_fill(behind, 0), tags.masked_fill(behind, -1)))
-    return found
+        batches.append((words.masked_fill(behind, 0), tags.masked_fill(behind, -1)))
+    return batches
 
 
 def _tag_loss(model: nn.Module, batch: tuple) -> torch.Tensor:
@@ -240,12 +240,12 @@ train_on_stream.leaves_out("it changes what it is handed, as the text says", "un
 @train_on_stream.checks
 def _(case: Case) -> None:
     model, right, pieces = echo(), echo(), signals()
-    passes, kept = Passes(model), {}
+    passes, memory = Passes(model), {}
 
     def loss_of(net: nn.Module, piece: tuple) -> torch.Tensor:
         with torch.no_grad():  # the numbers of the state that the next piece begins with
-            after = net(piece[0], kept.get("state"))[1]
-        output, kept["state"] = net(piece[0], kept.get("state"))[0], after
+            after = net(piece[0], memory.get("state"))[1]
+        output, memory["state"] = net(piece[0], memory.get("state"))[0], after
         return F.mse_loss(output, piece[1])
 
     got = case.call(model, pieces, case.device, modifies=True)

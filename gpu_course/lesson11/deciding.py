@@ -83,17 +83,17 @@ decide.leaves_out("`notes` is its own to change", "unchanged")
 @decide.checks
 def _(case: Case) -> None:
     for name, options in _WEEKS.items():  # two drills, and two weeks with other rates and save times
-        found = case.use(functools.partial(week.run, case.answer, **options), modifies=True)
+        lived = case.use(functools.partial(week.run, case.answer, **options), modifies=True)
         case.about(f"decide, in {name}", case.device)
         if "events" in options:  # in the drills each failure gets its right cause
-            _check_causes(case, found)
+            _check_causes(case, lived)
         # in each of the four goodput must be at least 90 %
-        case.instead(found.goodput < _LEAST, "goodput is too low", expected="90.0 % or more", got=_lost(found))
+        case.instead(lived.goodput < _LEAST, "goodput is too low", expected="90.0 % or more", got=_lost(lived))
 
 
-def _check_causes(case: Case, found: Week) -> None:
+def _check_causes(case: Case, lived: Week) -> None:
     """Fail where the first cause that was named after a failure is another one."""
-    wrong = [one for one in found.incidents if one.kind != one.named]
+    wrong = [one for one in lived.incidents if one.kind != one.named]
     first = f", first at hour {wrong[0].at_s / week.HOUR_S:.1f}" if wrong else ""
     case.instead(
         wrong,
@@ -115,17 +115,17 @@ class _Lost:
         return self.told
 
 
-def _lost(found: Week) -> _Lost:
+def _lost(lived: Week) -> _Lost:
     """Return what took most hours of the week, and what the job did in them."""
-    spent_s = {name: seconds for name, seconds in found.spent_s.items() if name != "training"}
+    spent_s = {name: seconds for name, seconds in lived.spent_s.items() if name != "training"}
     most = max(spent_s, key=lambda name: spent_s[name])
     doing: Counter[str] = Counter()
-    for span in found.spans:
+    for span in lived.spans:
         if span.cause == most and span.doing != "training":
             doing[_DOING.get(span.doing, span.doing)] += span.end_s - span.start_s
     parts = ", ".join(f"{seconds / week.HOUR_S:.1f} h of {name}" for name, seconds in doing.most_common(2))
     hours = f"{spent_s[most] / week.HOUR_S:.1f} h" + (f" ({parts})" if parts else "")
-    return _Lost(most, f"{found.goodput:.1%}; most was lost to {most}: {hours}")
+    return _Lost(most, f"{lived.goodput:.1%}; most was lost to {most}: {hours}")
 
 
 decide.alternative(

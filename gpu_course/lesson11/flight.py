@@ -153,12 +153,12 @@ def _with_messages(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     Such an entry has the number of the last collective.
     """
-    found = list(dumps)
+    changed = list(dumps)
     for rank, way in enumerate(("send 0->1", "recv 1<-0")):
         first, *rest = dumps[rank]["entries"]
         message = {**first, "profiling_name": f"gloo:{way}", "is_p2p": True, "p2p_seq_id": 1}
-        found[rank] = {**dumps[rank], "entries": [first, message, *rest]}
-    return found
+        changed[rank] = {**dumps[rank], "entries": [first, message, *rest]}
+    return changed
 
 
 blame.alternative(

@@ -57,27 +57,27 @@ def per_node_day(source: str, kind: str = "") -> float:
 def failures(seed: int, times: float = 1.0, kinds: Iterable[str] = CAUSES) -> list[Event]:
     """Return the failures of a week, `times` as often as in the training of Llama 3, as far as rates are published."""
     rates = {kind: times * per_node_day("Llama 3 405B", kind) for kind in CAUSES[:4]} | ASSUMED
-    found: list[Event] = []
+    events: list[Event] = []
     for kind, rate in rates.items():
         if kind in kinds or (kind == "blip" and "slow" in kinds):
             chance = random.Random(f"{seed} {kind}")
             at_s = chance.expovariate(rate * NODES) * DAY_S
             while at_s < WEEK_S:
-                found += _with_circumstances(kind, int(at_s), chance, "checkpoint" in kinds)
+                events += _with_circumstances(kind, int(at_s), chance, "checkpoint" in kinds)
                 at_s += chance.expovariate(rate * NODES) * DAY_S
-    return sorted(found)
+    return sorted(events)
 
 
 def _with_circumstances(kind: str, at_s: int, chance: random.Random, damages: bool) -> list[Event]:
     """Return a failure of a kind with what announces it, what repeats it, and a checkpoint that it finds damaged."""
-    place, number, share = chance.randrange(NODES), chance.random(), chance.random()
-    events = [Event(at_s, kind, place, round(1.15 + 0.45 * number, 2) if kind in ("slow", "blip") else 0)]
+    node, number, share = chance.randrange(NODES), chance.random(), chance.random()
+    events = [Event(at_s, kind, node, round(1.15 + 0.45 * number, 2) if kind in ("slow", "blip") else 0)]
     if kind == "GPU":
         warned = share < _WARNED and at_s > HOUR_S
-        events = [Event(at_s, kind, place, _XIDS[int(3 * number)] + WARNED * warned)]
-        events += [Event(at_s - HOUR_S, "warning", place)] * warned
+        events = [Event(at_s, kind, node, _XIDS[int(3 * number)] + WARNED * warned)]
+        events += [Event(at_s - HOUR_S, "warning", node)] * warned
     if kind == "network" and share < _BAD_CABLES:
-        events = [Event(at_s + times * 5 * HOUR_S, kind, place, 1) for times in range(30)]
+        events = [Event(at_s + times * 5 * HOUR_S, kind, node, 1) for times in range(30)]
     if damages and kind in ("GPU", "node") and chance.random() < _DAMAGED:
         events.append(Event(at_s - 1, "damage"))
     return [event for event in events if 0 <= event.at_s < WEEK_S]
@@ -88,18 +88,18 @@ def drill(seed: int) -> list[Event]:
     chance = random.Random(f"drill {seed}")
     kinds = ["GPU", "GPU", "node", "network", "cable", "hang", "slow", "blip", "preemption", "damage", "warned"]
     chance.shuffle(kinds)
-    found: list[Event] = []
-    for index, (kind, place) in enumerate(zip(kinds, chance.sample(range(NODES), len(kinds)), strict=True)):
+    events: list[Event] = []
+    for index, (kind, node) in enumerate(zip(kinds, chance.sample(range(NODES), len(kinds)), strict=True)):
         at_s = int((8 + 14 * index + 9 * chance.random()) * HOUR_S)
         xid = chance.choice(_XIDS)
         slow = round(1.2 + 0.4 * chance.random(), 2)
-        found += {
-            "GPU": [Event(at_s, "GPU", place, xid)],
-            "warned": [Event(at_s - HOUR_S, "warning", place), Event(at_s, "GPU", place, xid + WARNED)],
-            "cable": [Event(at_s + times * 5 * HOUR_S, "network", place, 1) for times in range(30)],
-            "damage": [Event(at_s - 1, "damage"), Event(at_s, "GPU", place, xid)],
-        }.get(kind, [Event(at_s, kind, place, slow)])
-    return sorted(event for event in found if event.at_s < WEEK_S)
+        events += {
+            "GPU": [Event(at_s, "GPU", node, xid)],
+            "warned": [Event(at_s - HOUR_S, "warning", node), Event(at_s, "GPU", node, xid + WARNED)],
+            "cable": [Event(at_s + times * 5 * HOUR_S, "network", node, 1) for times in range(30)],
+            "damage": [Event(at_s - 1, "damage"), Event(at_s, "GPU", node, xid)],
+        }.get(kind, [Event(at_s, kind, node, slow)])
+    return sorted(event for event in events if event.at_s < WEEK_S)
 
 
 def young_s(save_s: float, between_s: float) -> float:

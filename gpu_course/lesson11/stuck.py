@@ -162,12 +162,12 @@ def _(case: Case) -> None:
     )
     describe(case, called, 2)
     expected = [_one_process(batches(0), batches(1)) for batches in _SETS]
-    for rank, found in enumerate(ranks):
-        for done, weights, (taken, right) in zip(found["calls"], found["weights"], expected, strict=True):
+    for rank, seen in enumerate(ranks):
+        for done, weights, (taken, right) in zip(seen["calls"], seen["weights"], expected, strict=True):
             check_call(case, done, rank)
             case.equal(done.value, taken, why=f"on rank {rank}: so many steps have a finite loss on all ranks")
             case.equal(weights, right, rtol=1e-3, why=f"the weights of rank {rank}")
-        case.instead(found["swallows"], "swallows errors", "another error no longer reaches the caller")
+        case.instead(seen["swallows"], "swallows errors", "another error no longer reaches the caller")
 
 
 @train_together.mistake(

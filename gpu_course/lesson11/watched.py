@@ -79,8 +79,10 @@ def stepped(model: nn.Module, batches: Sequence[Any], loss_of: Callable, lr: flo
 
 def trained(case: Case, model: nn.Module, right: nn.Module, tolerance: float = 1e-3) -> None:
     """Fail unless `model` has the weights and running averages of `right`."""
-    found, wanted = ({name: one.cpu() for name, one in net.state_dict().items()} for net in (model, right))
-    case.equal(found, wanted, rtol=tolerance, atol=tolerance / 10, why="these are the weights that the model ends with")
+    weights, wanted = ({name: one.cpu() for name, one in net.state_dict().items()} for net in (model, right))
+    case.equal(
+        weights, wanted, rtol=tolerance, atol=tolerance / 10, why="these are the weights that the model ends with"
+    )
 
 
 def lets_errors_out(case: Case, *args: Any) -> None:

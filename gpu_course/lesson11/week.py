@@ -99,10 +99,10 @@ def picture(found: Week, title: str = "A week on 512 GPUs, simulated") -> "Figur
     return figure
 
 
-def _stretches(found: Week) -> dict[tuple[int, str, float], list[tuple[float, float]]]:
+def _stretches(lived: Week) -> dict[tuple[int, str, float], list[tuple[float, float]]]:
     """Return when a day's hours begin and how long they last, by day, colour and how pale it is."""
     stretches = defaultdict(list)
-    for span in found.spans:
+    for span in lived.spans:
         slowed = span.doing == "training" and span.share < 1
         colour = _COLOURS[span.cause or ("slow" if slowed else span.doing)]
         for day in range(span.start_s // DAY_S, (span.end_s - 1) // DAY_S + 1):

@@ -175,9 +175,9 @@ def _slowly(x: torch.Tensor, weight: torch.Tensor, heads: int) -> torch.Tensor:
     for head in range(heads):
         rows = slice(head * size, (head + 1) * size)
         q, k, v = (x @ part[rows].T for part in weight.chunk(3))
-        for place in range(x.shape[1]):
-            scores = (q[:, place, None] * k[:, : place + 1]).sum(-1) / size**0.5
-            mixed[:, place, rows] = (scores.softmax(-1)[..., None] * v[:, : place + 1]).sum(1)
+        for position in range(x.shape[1]):
+            scores = (q[:, position, None] * k[:, : position + 1]).sum(-1) / size**0.5
+            mixed[:, position, rows] = (scores.softmax(-1)[..., None] * v[:, : position + 1]).sum(1)
     return mixed
 
 
@@ -356,18 +356,18 @@ def _(case: Case) -> None:
         ranks = on_ranks(
             case, averaged, kinds, nprocs=nprocs, called="average(model)", known=average.mistakes if nprocs == 3 else ()
         )
-        for at, words in enumerate(_WORDS[: len(kinds)]):
+        for index, words in enumerate(_WORDS[: len(kinds)]):
             describe(case, f"average(model), {words}", nprocs)
-            check_average(case, [rank[at] for rank in ranks])
-            for rank, found in enumerate(rank[at] for rank in ranks):
+            check_average(case, [rank[index] for rank in ranks])
+            for rank, seen in enumerate(rank[index] for rank in ranks):
                 # in place: the tensors that were the gradients hold the mean
-                for name, value in found["after"].items():
+                for name, value in seen["after"].items():
                     case.equal(
-                        found["held"][name],
+                        seen["held"][name],
                         value,
                         why=f"in place: this is what the tensor that was the gradient of {name} on rank {rank} holds",
                     )
-                counts = found["call"].counts  # send one message in all, by one dist.all_reduce
+                counts = seen["call"].counts  # send one message in all, by one dist.all_reduce
                 case.budget("messages", counts.collectives.total() + counts.messages, 1, "each one has a latency")
                 others = ", ".join(name for name in counts.collectives if name != "all_reduce")
                 case.instead(others, f"calls {others}, expected all_reduce", "each rank needs the sum alone")

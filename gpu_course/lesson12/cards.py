@@ -89,15 +89,15 @@ def score(path: str | Path, kind: Kind = GPT) -> Score:
         source = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"path must be a program that can be read, not {str(path)!r}: {error}") from None
-    found = scoring.score(source, Path(path).name, kind)
-    if found.costs is not None and source not in (kind.given, kind.reference):
-        remember(found)
-    return found
+    result = scoring.score(source, Path(path).name, kind)
+    if result.costs is not None and source not in (kind.given, kind.reference):
+        remember(result)
+    return result
 
 
 def _file(kind: str) -> Path | None:
-    place = solved.location()
-    return place and place.with_name(f"{place.stem}-{'capstone' if kind == 'gpt' else kind}.txt")
+    stored = solved.location()
+    return stored and stored.with_name(f"{stored.stem}-{'capstone' if kind == 'gpt' else kind}.txt")
 
 
 def remember(score: Score) -> None:
@@ -122,13 +122,13 @@ def remember(score: Score) -> None:
 
 def _tries(kind: str) -> list[str]:
     """Return the lines of the last tries of a kind that can be read, the oldest first."""
-    path, found = _file(kind), []
+    path, earlier = _file(kind), []
     if path is not None and path.is_file():
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - _LONGEST * _KEPT))
-            found = file.read().decode("ascii", "replace").splitlines()
+            earlier = file.read().decode("ascii", "replace").splitlines()
     good = []
-    for line in (*found, *_here):
+    for line in (*earlier, *_here):
         try:
             _, score = parse(line)
         except ValueError:

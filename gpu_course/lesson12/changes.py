@@ -101,13 +101,13 @@ def gains(kind: Kind = GPT) -> Gains:
 
 def _gains(name: str) -> list[tuple]:
     torch.set_num_threads(1)
-    kind, found = KINDS[name], []
+    kind, measurements = KINDS[name], []
     trial = Trial(replace(kind.scored, warm_up=1, steps=3, windows=8), seed=0)
     changes = of_level(1, kind)
     for these in ((), *((change,) for change in changes)):
         costs = measured(case_of(changed(*these, kind=kind), kind.file, name).load(), trial, "T4").costs
-        found.append([costs[part] for part in ("ms", "launches", "waits", "peak_mib")])
-    naive, *others = found
+        measurements.append([costs[part] for part in ("ms", "launches", "waits", "peak_mib")])
+    naive, *others = measurements
     rows = [
         (change.name, *(a - b for a, b in zip(naive, other, strict=True)))
         for change, other in zip(changes, others, strict=True)

@@ -164,13 +164,13 @@ class Trial:
         model = case.run("make_model", **self.sizes.model)
         case.instead(not isinstance(model, nn.Module), "make_model returns no module")
         state = model.state_dict()
-        wanted, found = ({name: tuple(value.shape) for name, value in one.items()} for one in (self.weights, state))
-        if wanted != found:
+        wanted, shapes = ({name: tuple(value.shape) for name, value in one.items()} for one in (self.weights, state))
+        if wanted != shapes:
             count = [sum(value.numel() for value in one.values()) for one in (self.weights, state)]
-            other = next(name for name in {**wanted, **found} if wanted.get(name) != found.get(name))
+            other = next(name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name))
             name = "a smaller model" if count[1] < count[0] else "another model"
             case.fail(
-                f"{name}: {other} has the shape {found.get(other)}, expected {wanted.get(other)}",
+                f"{name}: {other} has the shape {shapes.get(other)}, expected {wanted.get(other)}",
                 "parameters keep names and shapes",
             )
         model.load_state_dict(self.weights)
@@ -405,12 +405,12 @@ def resumes(case: Program, trial: Trial, device: torch.device, path: Path) -> st
         left = case.run("train", again, optimizer, trial.text, trial.starts[half:], device)
     except WrongAnswer as wrong:
         return f"{wrong.finding.name} {wrong.finding.why}".strip()
-    one, other = weights_of(whole), weights_of(again)
+    uninterrupted, resumed = weights_of(whole), weights_of(again)
     if step != half:
         return f"load returns the step {step!r}, expected {half}"
     if left != losses[1]:
         return "after a resume the losses are others"
-    if any(not torch.equal(one[name], other[name]) for name in one):
+    if any(not torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted):
         return "after a resume the weights are others"
     return ""
 
@@ -426,7 +426,7 @@ def untouched(case: Program) -> Iterator[None]:
         now = simgpu.settings()
         return now.spec, now.host, now.costs, now.capacity_bytes
 
-    kept, begin_ms = settings(), simgpu.clock_ms()
+    set_before, begin_ms = settings(), simgpu.clock_ms()
     try:
         module = torch.get_device_module("sim")
         with mock.patch.object(module, "reset_peak_memory_stats", lambda *_: noted.append("the peak of memory")):
@@ -434,7 +434,7 @@ def untouched(case: Program) -> Iterator[None]:
     finally:  # also before an error that a changed instrument caused
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
-        noted += [] if settings() == kept and simgpu.clock_ms() >= begin_ms else ["the simulated GPU"]
+        noted += [] if settings() == set_before and simgpu.clock_ms() >= begin_ms else ["the simulated GPU"]
         case.instead(
             noted,
             f"changes what measures it: {noted[0] if noted else ''}",
@@ -445,16 +445,16 @@ def untouched(case: Program) -> Iterator[None]:
 
 def _instruments() -> dict[str, int]:
     """Return the functions of the modules that measure, and the methods of their classes, by name."""
-    found = {}
+    instruments = {}
     names = [name for name in sys.modules if name.startswith(("simgpu", "course_utils.counting"))]
     for name in (*names, "torch.sim", "time"):
         module = torch.get_device_module("sim") if name == "torch.sim" else sys.modules[name]
         for key, value in vars(module).items():
             if callable(value):
-                found[f"{name}.{key}"] = id(value)
+                instruments[f"{name}.{key}"] = id(value)
             if isinstance(value, type):
-                found |= {f"{name}.{key}.{one}": id(its) for one, its in vars(value).items() if callable(its)}
-    return found
+                instruments |= {f"{name}.{key}.{one}": id(its) for one, its in vars(value).items() if callable(its)}
+    return instruments
 
 
 def _texts(trial: Trial, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:

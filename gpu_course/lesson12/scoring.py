@@ -197,11 +197,11 @@ def score(source: str, file: str, kind: Kind = programs.GPT) -> Score:
     except Untried as error:
         raise RuntimeError(f"the given program could not be tried: {error}") from error
     try:
-        found = {ours[0]: naive, ours[1]: reference}.get(source) or _tried((source, file), kind=kind.name)[0]
+        outcome = {ours[0]: naive, ours[1]: reference}.get(source) or _tried((source, file), kind=kind.name)[0]
     except Untried as error:
-        found = str(error)
-    right = isinstance(found, Costs)
-    return Score(naive, found if right else None, "" if right else found, kind.name)
+        outcome = str(error)
+    right = isinstance(outcome, Costs)
+    return Score(naive, outcome if right else None, "" if right else outcome, kind.name)
 
 
 class Untried(Exception):
@@ -221,7 +221,7 @@ def _tried(*sources: tuple[str, str], kind: str = "gpt") -> list[Costs | str]:
     Raises `Untried`, which is not remembered, where they end the process or take too long.
     """
     try:
-        found = run_forked(_in_child, sources, secrets.randbits(32), kind, limit_s=LIMIT_S)
+        outcomes = run_forked(_in_child, sources, secrets.randbits(32), kind, limit_s=LIMIT_S)
     except subprocess.TimeoutExpired:
         raise Untried(f"does not end: it was stopped after {LIMIT_S:g} s.") from None
     except simgpu.Unavailable:
@@ -230,21 +230,21 @@ def _tried(*sources: tuple[str, str], kind: str = "gpt") -> list[Costs | str]:
         raise Untried(f"cannot be tried. {str(error).strip().splitlines()[-1]}") from None
     except EOFError:
         raise Untried("ends the process. A function is to return") from None
-    right = [place for place, one in enumerate(found) if isinstance(one, Costs)]
-    for place, ranks in zip(right, _on_ranks([sources[place] for place in right], kind), strict=True):
-        found[place] = replace(found[place], **ranks)
-    return found
+    right = [place for place, one in enumerate(outcomes) if isinstance(one, Costs)]
+    for index, ranks in zip(right, _on_ranks([sources[index] for index in right], kind), strict=True):
+        outcomes[index] = replace(outcomes[index], **ranks)
+    return outcomes
 
 
 def _in_child(sources: tuple[tuple[str, str], ...], seed: int, kind: str) -> list[Costs | str]:
     torch.set_num_threads(1)
-    found = []
+    outcomes = []
     for source, file in sources:
         try:
-            found.append(examine(source, file, seed, programs.KINDS[kind].scored))
+            outcomes.append(examine(source, file, seed, programs.KINDS[kind].scored))
         except WrongAnswer as wrong:
-            found.append(sentence(wrong))
-    return found
+            outcomes.append(sentence(wrong))
+    return outcomes
 
 
 def examine(source: str, file: str, seed: int, sizes: Sizes) -> Costs:
@@ -255,16 +255,16 @@ def examine(source: str, file: str, seed: int, sizes: Sizes) -> Costs:
     case = programs.case_of(source, file, sizes.kind)
     with programs.untouched(case):
         coarse = programs.check_on_cpu(case.load(), Trial(sizes, seed))
-    found = {}
+    costs = {}
     for number, (part, spec) in enumerate(SPECS.items()):
         measured = _on_gpu(case, Trial(sizes, seed + 1 + number), spec, coarse)
-        regimes = (*found.get("regimes", ()), measured.pop("regime"))
-        found |= measured | {part: measured["ms"], "regimes": regimes}
-    found.pop("ms")
+        regimes = (*costs.get("regimes", ()), measured.pop("regime"))
+        costs |= measured | {part: measured["ms"], "regimes": regimes}
+    costs.pop("ms")
     small = Trial(programs.KINDS[sizes.kind].small, seed + 3)
     with tempfile.TemporaryDirectory() as folder:
         wrong = programs.resumes(case, small, torch.device("sim", 0), Path(folder) / "run.pt")
-    return Costs(**found, resume=wrong)
+    return Costs(**costs, resume=wrong)
 
 
 def _on_gpu(case: Program, trial: Trial, spec: str, coarse: bool) -> dict[str, Any]:
@@ -422,11 +422,11 @@ def _other_state(optimizer: Any, alone: Any) -> str:
     if [value.shape for value in kept] == [value.shape for value in meant]:
         within = programs.off(dict(enumerate(kept)), dict(enumerate(meant))) <= 2e-2
         return "" if within else _NO_MEAN
-    found, wanted = (torch.tensor([[value.numel(), value.abs().sum()] for value in some if value.numel() > 1]).sum(0)
+    sums, wanted = (torch.tensor([[value.numel(), value.abs().sum()] for value in some if value.numel() > 1]).sum(0)
                      for some in (kept, meant))  # fmt: skip
-    dist.all_reduce(found)
-    copies = round((found[0] / wanted[0]).item())
-    within = copies and abs(found[1] / copies / wanted[1] - 1) <= 2e-2
+    dist.all_reduce(sums)
+    copies = round((sums[0] / wanted[0]).item())
+    within = copies and abs(sums[1] / copies / wanted[1] - 1) <= 2e-2
     return "" if within else _NO_MEAN
 
 

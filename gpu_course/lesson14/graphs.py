@@ -284,7 +284,7 @@ def _(case: Case) -> None:
 @functools.cache
 def _again() -> tuple[tuple[int, ...], ...]:
     """Return for each round which calls compile again: Dynamo is asked once."""
-    found = []
+    places = []
     for function, calls in _rounds():
         torch._dynamo.reset()
         graphs: list = []
@@ -293,8 +293,8 @@ def _again() -> tuple[tuple[int, ...], ...]:
         for args in calls:
             compiled(*args)
             made.append(len(graphs))
-        found.append(tuple(number for number in range(1, len(made)) if made[number] > made[number - 1]))
-    return tuple(found)
+        places.append(tuple(number for number in range(1, len(made)) if made[number] > made[number - 1]))
+    return tuple(places)
 
 
 def _why(function: Callable, calls: list[tuple], expected: tuple[int, ...]) -> str:

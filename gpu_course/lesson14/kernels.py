@@ -52,18 +52,18 @@ _CHAINS = (
 
 @moved.checks
 def _(case: Case) -> None:
-    for operators, kept in _CHAINS:
-        got = case.call(operators, kept, dict(_BYTES))
+    for operators, written in _CHAINS:
+        got = case.call(operators, written, dict(_BYTES))
         separate = 0
         for inputs, output in operators:
             separate += sum(_BYTES[name] for name in inputs) + _BYTES[output]
         outputs = [output for _, output in operators]
         outside = [name for name in _BYTES if name not in outputs and any(name in inputs for inputs, _ in operators)]
-        fused = sum(_BYTES[name] for name in outside) + sum(_BYTES[name] for name in kept)
+        fused = sum(_BYTES[name] for name in outside) + sum(_BYTES[name] for name in written)
         case.equal(
             got,
             (separate, fused),
-            why=f"one kernel reads {', '.join(outside) or 'nothing'} and writes {kept or 'nothing'}",
+            why=f"one kernel reads {', '.join(outside) or 'nothing'} and writes {written or 'nothing'}",
         )
     edges.note("order")
 

@@ -71,16 +71,16 @@ def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: float =
     need = arguments.positive("parameters", parameters) * each
     flops = (6 if training else 2) * parameters * tokens
     traffic = 2 * need if training else need
-    found = []
+    candidates = []
     for gpu in gpus.ALL:
         if (gpu.power_w or math.inf) > watts:  # infinite: no limit; a dropdown takes no None for a value
             continue
         compute_s = flops / (gpu.peak_tflops[fmt] * 1e12) if fmt in gpu.peak_tflops else None
         memory_s = traffic / (gpu.bandwidth_gbps * 1e9)
         fits = need <= gpu.memory_bytes
-        found.append(Candidate(gpu.name, gpu.memory_bytes / 2**30, fits, compute_s, memory_s, gpu.power_w))
-    found.sort(key=lambda c: (not c.fits, c.step_s is None, c.step_s or 0.0, c.name))
-    return Choices(job, parameters, fmt, tokens, need / 2**30, tuple(found))
+        candidates.append(Candidate(gpu.name, gpu.memory_bytes / 2**30, fits, compute_s, memory_s, gpu.power_w))
+    candidates.sort(key=lambda c: (not c.fits, c.step_s is None, c.step_s or 0.0, c.name))
+    return Choices(job, parameters, fmt, tokens, need / 2**30, tuple(candidates))
 
 
 def describe(choices: Choices) -> str:
@@ -137,20 +137,20 @@ def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
     plots.axis_seconds(axes.xaxis)
     axes.set_xlabel("the longer time is filled")
     axes.set_yticks([])
-    for place, row in enumerate(rows):
+    for height, row in enumerate(rows):
         if not row.fits or row.step_s is None:
             lacks = gpus.get(row.name).lacks(fmt)
             why = f"its tensor cores know no {fmt}" if lacks else f"no {fmt} rate is stated"
             why = why if row.fits else "does not fit"
             look = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 8, "color": plots.MUTED}
-            axes.text(0.02, place, why, **look)
+            axes.text(0.02, height, why, **look)
             continue
-        axes.plot([row.compute_s, row.memory_s], [place, place], linestyle=plots.PREDICTED, color=plots.MUTED, lw=1)
+        axes.plot([row.compute_s, row.memory_s], [height, height], linestyle=plots.PREDICTED, color=plots.MUTED, lw=1)
         marks = (("compute", row.compute_s, "o", plots.GREEN), ("bandwidth", row.memory_s, "s", plots.OCHRE))
         for bound, seconds, mark, colour in marks:
             fill = colour if row.bound == bound else "white"
-            axes.plot([seconds], [place], mark, color=colour, markerfacecolor=fill, markersize=6)
-        end = (row.step_s, place)
+            axes.plot([seconds], [height], mark, color=colour, markerfacecolor=fill, markersize=6)
+        end = (row.step_s, height)
         axes.annotate(plots.seconds_text(row.step_s), end, (8, 0), textcoords="offset points", va="center", fontsize=8)
     axes.plot([], [], "o", color=plots.GREEN, label="arithmetic")
     axes.plot([], [], "s", color=plots.OCHRE, label="memory traffic")

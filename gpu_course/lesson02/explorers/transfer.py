@@ -93,8 +93,8 @@ def _draw_bandwidth(axes: Any, t: Transfer) -> None:
     plots.line(axes, sizes, [t.curve_gbps(n) for n in sizes], t.gpu, plots.PREDICTED, color=plots.BLUE)
     half = {"color": plots.BLUE, "markerfacecolor": "white", "label": "half of the rate"}
     axes.plot([t.break_even_bytes], [t.rate_gbps / 2], "D", **half)
-    this = {"color": plots.RED, "markersize": 9, "zorder": 5, "label": "this transfer"}
-    axes.plot([t.nbytes / t.pieces], [t.reached_gbps], "o", **this)
+    marked = {"color": plots.RED, "markersize": 9, "zorder": 5, "label": "this transfer"}
+    axes.plot([t.nbytes / t.pieces], [t.reached_gbps], "o", **marked)
     plots.axis_bytes(axes.xaxis)
     axes.set_xlim(2, 2**31)
     highest = [gpus.get(t.gpu).bus_gbps, *(n / s / 1e9 for n, s in t.live), *(max(curve.y) for curve in t.recorded)]
@@ -109,9 +109,9 @@ def _draw_parts(axes: Any, t: Transfer) -> None:
     look = {"width": 0.55, "edgecolor": "white", "hatch": plots.hatch(plots.PREDICTED)}
     axes.bar(bars, bus_ms, color=plots.BLUE, label="bytes / rate", **look)
     axes.bar(bars, latency_ms, bottom=bus_ms, color=plots.OCHRE, label="pieces x latency", **look)
-    for place, (above, below) in enumerate(zip(latency_ms, bus_ms, strict=True)):
+    for index, (above, below) in enumerate(zip(latency_ms, bus_ms, strict=True)):
         text = plots.seconds_text((above + below) / 1e3)
-        axes.annotate(text, (place, above + below), (0, 4), textcoords="offset points", ha="center")
+        axes.annotate(text, (index, above + below), (0, 4), textcoords="offset points", ha="center")
     axes.set(xlim=(-0.6, len(bars) - 0.4), xlabel="predicted", ylabel="ms")
     axes.set_ylim(0, (t.total_s * 1e3) * 1.45)
     axes.grid(False, axis="x")

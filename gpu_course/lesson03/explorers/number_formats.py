@@ -53,8 +53,8 @@ def draw(n: Number) -> Any:
     """Return the picture: the bits of each format as boxes, and its range with the number in it."""
     titles = ("Sign, exponent, mantissa", "Range")
     figure, (left, right) = plots.new(titles, columns=2, widths=(7, 3), height_in=4.4)
-    for place, stored in enumerate(reversed(n.stored)):
-        _draw_bits(left, place, stored)
+    for height, stored in enumerate(reversed(n.stored)):
+        _draw_bits(left, height, stored)
     left.set(xlim=(-5.4, _BITS), ylim=(-0.75, len(FORMATS) - 0.45), xticks=[], yticks=[])
     left.spines[:].set_visible(False)
     left.grid(False)
@@ -62,7 +62,7 @@ def draw(n: Number) -> Any:
     return figure
 
 
-def _draw_bits(axes: Any, place: int, stored: Stored) -> None:
+def _draw_bits(axes: Any, height: int, stored: Stored) -> None:
     """Draw one row: name, boxes, and below them what is stored."""
     from matplotlib.patches import Rectangle
 
@@ -71,23 +71,23 @@ def _draw_bits(axes: Any, place: int, stored: Stored) -> None:
         for bit in field:
             fill, ink = (colour, "white") if bit == "1" else ("white", colour)
             look = {"facecolor": fill, "edgecolor": colour, "linewidth": 0.8}
-            axes.add_patch(Rectangle((x + 0.06, place - 0.16), 0.88, 0.46, **look))
-            axes.text(x + 0.5, place + 0.06, bit, ha="center", va="center", fontsize=6.5, color=ink)
+            axes.add_patch(Rectangle((x + 0.06, height - 0.16), 0.88, 0.46, **look))
+            axes.text(x + 0.5, height + 0.06, bit, ha="center", va="center", fontsize=6.5, color=ink)
             x += 1
-    axes.text(-0.4, place + 0.06, stored.format.name, ha="right", va="center", fontsize=9)
+    axes.text(-0.4, height + 0.06, stored.format.name, ha="right", va="center", fontsize=9)
     spacing = "" if stored.spacing is None else f", next number {stored.spacing:.2g} away"
     text = f"{stored.value:.9g}: {_remark(stored)}{spacing}"
-    axes.text(0.06, place - 0.22, text, va="top", fontsize=8, color=plots.MUTED)
+    axes.text(0.06, height - 0.22, text, va="top", fontsize=8, color=plots.MUTED)
 
 
 def _draw_ranges(axes: Any, n: Number) -> None:
     """Draw each format's range, subnormal numbers pale, and a line at the number."""
-    for place, fmt in enumerate(reversed(FORMATS)):
+    for height, fmt in enumerate(reversed(FORMATS)):
         low, normal, high = (math.log10(v) for v in (fmt.smallest_subnormal, fmt.smallest_normal, fmt.largest))
-        axes.barh(place, normal - low, left=low, height=0.4, color=plots.SKY, alpha=0.45)
-        axes.barh(place, high - normal, left=normal, height=0.4, color=plots.SKY)
+        axes.barh(height, normal - low, left=low, height=0.4, color=plots.SKY, alpha=0.45)
+        axes.barh(height, high - normal, left=normal, height=0.4, color=plots.SKY)
         text, box = f"{fmt.smallest_subnormal:.1e} … {fmt.largest:.5g}", {"color": "white", "pad": 0.8}
-        axes.text(0, place - 0.24, text, va="top", ha="center", fontsize=7.5, color=plots.MUTED, bbox=box)
+        axes.text(0, height - 0.24, text, va="top", ha="center", fontsize=7.5, color=plots.MUTED, bbox=box)
     if n.asked and math.isfinite(n.asked):
         axes.axvline(math.log10(abs(n.asked)), color=plots.RED, linewidth=1.5)
     ticks = (-40, 0, 40)

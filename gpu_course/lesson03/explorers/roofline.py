@@ -169,10 +169,12 @@ def _draw_layers(axes: Any, p: Point) -> None:
             continue
         look = {"color": plots.RED, "zorder": 6, "markersize": 10} if name == p.layer else {"color": plots.INK}
         fill = plots.RED if name == p.layer else "white"
-        place = [point.intensity], [point.attainable_tflops]
-        axes.plot(*place, layer.mark, **{"markersize": 6, "markerfacecolor": fill, "linestyle": "", **look}, label=name)
-    for place, (name, intensity, rate) in enumerate(p.measured):
-        known = "_" if place else "layers measured here, live"
+        position = [point.intensity], [point.attainable_tflops]
+        axes.plot(
+            *position, layer.mark, **{"markersize": 6, "markerfacecolor": fill, "linestyle": "", **look}, label=name
+        )
+    for index, (name, intensity, rate) in enumerate(p.measured):
+        known = "_" if index else "layers measured here, live"
         axes.plot([intensity], [rate], "*", color=plots.GREEN, markersize=9, zorder=5, label=known)
         axes.annotate(name, (intensity, rate), (4, -9), textcoords="offset points", fontsize=8, color=plots.GREEN)
 

@@ -76,11 +76,11 @@ def draw(s: Step) -> Any:
     own = [*s.in_turn, *([("waiting", s.wait_ms)] if s.wait_ms else [])]
     rows = [("host", sorted(own, key=lambda part: _ORDER.index(part[0])))]
     rows += [(_BESIDE[name], [(name, ms)]) for name, ms in s.beside]
-    for place, (_, parts) in enumerate(rows):
+    for height, (_, parts) in enumerate(rows):
         begin = 0.0
         for name, ms in parts:
             label = name if name not in axes.get_legend_handles_labels()[1] else None
-            axes.barh(place, ms, left=begin, height=0.6, color=colours[name], ec="white", label=label)
+            axes.barh(height, ms, left=begin, height=0.6, color=colours[name], ec="white", label=label)
             begin += ms
     axes.axvline(s.step_ms, color=plots.INK, linewidth=1)
     axes.set_yticks(range(len(rows)), [name for name, _ in rows])

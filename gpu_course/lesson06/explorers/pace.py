@@ -71,8 +71,8 @@ def draw(p: Pace) -> Any:
         (1, p.reads, plots.PALE, "read: waits"),
         (0, p.kernels, plots.GREEN, "kernel"),
     )
-    for place, spans, colour, label in rows:
-        axes.broken_barh(spans, (place - 0.34, 0.68), color=colour, ec="white", lw=0.4, label=label)
+    for height, spans, colour, label in rows:
+        axes.broken_barh(spans, (height - 0.34, 0.68), color=colour, ec="white", lw=0.4, label=label)
     axes.set_yticks([0, 1], ["GPU", "host"])
     axes.set(xlim=(0, p.total_us), ylim=(-0.6, 1.6), xlabel="µs, predicted")
     axes.grid(False, axis="y")

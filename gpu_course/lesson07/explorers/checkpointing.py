@@ -68,9 +68,9 @@ def checkpointing(
     given = {"layers": layers, "width": width, "heads": heads, "fmt": fmt}
     setting = Setting(**given, sequence=tokens, vocabulary=1, batch=1, accumulation=1, gpus=1, optimizer="SGD", stage=0,
                       checkpointing=False, fused=True)  # fmt: skip
-    found = arguments.mapping("measured", measured, "(bytes, milliseconds) by groups")
+    by_groups = arguments.mapping("measured", measured, "(bytes, milliseconds) by groups")
     same = all({**given, "tokens": tokens}.get(name) == value for name, value in (of or {}).items())
-    rows = tuple((n, *found[n]) for n in sorted(found)) if same else ()
+    rows = tuple((n, *by_groups[n]) for n in sorted(by_groups)) if same else ()
     return Checkpointing(layers, length, tokens, width, *kept_bytes(setting), rows, label)
 
 

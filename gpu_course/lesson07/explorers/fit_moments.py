@@ -114,8 +114,8 @@ def moments(s: Setting) -> tuple[Moment, ...]:
     def backward_of(name: str, graded: int, below: int) -> Moment:
         """Return the highest moment in one block: `graded` parameters have gradients, other blocks keep `below`."""
         inside = [_network(s, f, block)] if s.fused else [_network(s, f, block), _scores(s, f, block)]
-        found = (at(name, graded + new, below + here, more) for new, here, more in inside)
-        return max(found, key=lambda moment: moment.total_bytes)
+        moments_of_block = (at(name, graded + new, below + here, more) for new, here, more in inside)
+        return max(moments_of_block, key=lambda moment: moment.total_bytes)
 
     roots = 4 * s.parameters if s.optimizer == "AdamW" else 0  # of one state, of all parameters at once (foreach)
     graded = math.ceil(f.gradient * s.parameters / gradients)

@@ -85,14 +85,14 @@ def describe(fit: WillItFit) -> str:
     sizes = {"width": s.width, "layers": s.layers, "heads": s.heads, "vocabulary": s.vocabulary}
     name = next((name for name, known in MODELS.items() if known == sizes), "A model")
     parts = ", ".join(f"{owner} {plots.bytes_text(size)}" for owner, size in fit.peak.parts() if size)
-    found = ", ".join(gpu.name for gpu in fit.fitting())
+    names = ", ".join(gpu.name for gpu in fit.fitting())
     many = f" on each of {s.gpus} GPUs (ZeRO stage {s.stage})" if s.gpus > 1 else ""
     kernel = "fused attention" if s.fused else "attention that is not fused"
     return (
         f"{name} of width {s.width:,}, {s.layers} layers, {s.heads} heads and a vocabulary of {s.vocabulary:,}: "
         f"{plots.count_text(fit.parameters)} parameters. {s.micro_batch} x {s.sequence:,} tokens at a time, {s.fmt}, "
         f"{s.optimizer}, {kernel}: {plots.bytes_text(fit.peak_bytes)}{many}, reached at the {fit.peak.name}: {parts}. "
-        f"{f'Fits: {found}' if found else 'No GPU of the table has room'}. "
+        f"{f'Fits: {names}' if names else 'No GPU of the table has room'}. "
         "Predicted by formulas (Korthikanti et al. 2022; ZeRO: Rajbhandari et al. 2020); the CUDA context, workspaces "
         "and fragmentation come on top."
     )
@@ -126,10 +126,10 @@ def _lines(fit: WillItFit) -> list[gpus.GPU]:
     return _by_memory()[max(small - 1, 0) : small + 1]
 
 
-def _stack(axes: Any, found: Any, names: list[str]) -> None:
+def _stack(axes: Any, moments: Any, names: list[str]) -> None:
     """Draw one bar for each moment, its parts on top of each other."""
-    moments = [dict(moment.parts()) for moment in found]
-    parts = {owner: [moment[owner] / 2**30 for moment in moments] for owner in moments[0]}
+    sizes = [dict(moment.parts()) for moment in moments]
+    parts = {owner: [size[owner] / 2**30 for size in sizes] for owner in sizes[0]}
     plots.stack(axes, names, parts, width=0.6, edgecolor="white", hatch=plots.hatch(plots.PREDICTED))
     axes.grid(False, axis="x")
 

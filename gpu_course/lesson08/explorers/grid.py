@@ -37,8 +37,8 @@ class Grid:
 def grid(*, n: int, block: int, blocks: int, order: str, masked: bool) -> Grid:
     """Return which element each of `block` threads of `blocks` blocks touches by the formula `order`, one of ORDERS."""
     numbers = [[b * block + t if order == ORDERS[0] else t * blocks + b for t in range(block)] for b in range(blocks)]
-    kept = tuple(tuple(i if i < n or not masked else None for i in row) for row in numbers)
-    return Grid(n, block, blocks, masked, kept)
+    accessed = tuple(tuple(i if i < n or not masked else None for i in row) for row in numbers)
+    return Grid(n, block, blocks, masked, accessed)
 
 
 def describe(g: Grid) -> str:

@@ -101,8 +101,8 @@ def draw(t: Tiles) -> Any:
     colours = [plots.RED if value == least else plots.SKY for value in t.limits.values()]
     look = {"color": colours, "hatch": plots.hatch(plots.PREDICTED), "edgecolor": "white"}
     right.barh(list(t.limits), list(t.limits.values()), **look)
-    for place, value in enumerate(t.limits.values()):
-        right.annotate(str(value), (value, place), (4, 0), textcoords="offset points", va="center")
+    for height, value in enumerate(t.limits.values()):
+        right.annotate(str(value), (value, height), (4, 0), textcoords="offset points", va="center")
     said = "does not start" if t.refused else f"occupancy: {t.occupancy:.0%}"
     right.set(xlim=(0, max(t.limits.values()) * 1.25), xlabel=said)
     right.grid(False, axis="y")

@@ -58,15 +58,15 @@ def assign(sizes: Sequence[int], cap_bytes: int, first_bytes: int | None = None)
     A bucket is full as soon as it holds at least its limit: `first_bytes` (default: the cap) for the first one, then
     `cap_bytes`. This is how DistributedDataParallel fills its buckets from the second step on.
     """
-    found: list[list[int]] = [[]]
+    buckets: list[list[int]] = [[]]
     held, limit = 0, cap_bytes if first_bytes is None else first_bytes
-    for place, size in enumerate(sizes):
-        found[-1].append(place)
+    for index, size in enumerate(sizes):
+        buckets[-1].append(index)
         held += size
         if held >= limit:
-            found.append([])
+            buckets.append([])
             held, limit = 0, cap_bytes
-    return [bucket for bucket in found if bucket]
+    return [bucket for bucket in buckets if bucket]
 
 
 def buckets(*, model: str, backward_ms: float, cap_mib: int, ranks: int, gbps: float, latency_us: float) -> Step:
@@ -93,20 +93,20 @@ def _backward(model: Sequence[Sequence[float]], backward_s: float) -> tuple:
     layers, sizes, ready = [], [], []
     for turn, layer in enumerate(reversed(model)):
         layers.append((turn * share, (turn + 1) * share))
-        for place, mib in enumerate(reversed(layer)):
+        for index, mib in enumerate(reversed(layer)):
             sizes.append(round(mib * _MIB))
-            ready.append((turn + (place + 1) / len(layer)) * share)
+            ready.append((turn + (index + 1) / len(layer)) * share)
     return tuple(layers), sizes, ready
 
 
 def _schedule(full: Sequence[tuple[int, float]], times: Sequence[float], begin_s: float) -> tuple[Bucket, ...]:
     """Run the all-reduces in order, each as soon as its bucket is full and the one before is done."""
-    free, found = begin_s, []
+    free, buckets = begin_s, []
     for (nbytes, ready), seconds in zip(full, times, strict=True):
         start = max(free, ready)
         free = start + seconds
-        found.append(Bucket(nbytes, ready, start, free))
-    return tuple(found)
+        buckets.append(Bucket(nbytes, ready, start, free))
+    return tuple(buckets)
 
 
 def describe(s: Step) -> str:
@@ -127,11 +127,11 @@ def describe(s: Step) -> str:
 def draw(s: Step) -> Any:
     """Return the picture: backward and all-reduces in time, with overlap and one after the other."""
     figure, axes = plots.new("Backward pass and all-reduces", height_in=3.3)
-    for found, upper, lower in ((s.overlapped, 3, 2), (s.apart, 1, 0)):
+    for buckets, upper, lower in ((s.overlapped, 3, 2), (s.apart, 1, 0)):
         for begin, end in s.layers:
             axes.broken_barh([(begin * 1e3, (end - begin) * 1e3)], (upper - 0.36, 0.72), color=plots.PALE, ec="white")
-        for place, bucket in enumerate(found):
-            colour = plots.PALETTE[place % len(plots.PALETTE)]
+        for index, bucket in enumerate(buckets):
+            colour = plots.PALETTE[index % len(plots.PALETTE)]
             span = (bucket.start_s * 1e3, (bucket.end_s - bucket.start_s) * 1e3)
             axes.broken_barh([span], (lower - 0.36, 0.72), color=colour, ec="white", lw=0.6)
             axes.plot([bucket.ready_s * 1e3] * 2, [upper - 0.36, upper + 0.36], color=colour, linewidth=1.6)

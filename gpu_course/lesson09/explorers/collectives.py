@@ -38,8 +38,8 @@ def collective(*, operation: str, ranks: int, step: int, nbytes: int, root: int 
     A `root` beyond the last rank means the last, too. `nbytes` is the size of the largest tensor that a rank holds,
     input or output.
     """
-    found = exchange(operation, ranks, min(root, ranks - 1))
-    return Shown(found, min(step, len(found.steps)), nbytes)
+    shown = exchange(operation, ranks, min(root, ranks - 1))
+    return Shown(shown, min(step, len(shown.steps)), nbytes)
 
 
 def letter(piece: int) -> str:
@@ -83,8 +83,8 @@ def draw(s: Shown) -> Any:
     rows = len(s.exchange.states[0][0])
     titles = (f"Before step {s.step} of {len(s.exchange.steps)}", f"After step {s.step}")
     figure, panels = plots.new(titles, columns=2, height_in=1.5 + 0.27 * rows)
-    for axes, at in zip(panels, (s.step - 1, s.step), strict=True):
-        _draw_state(axes, s.exchange, at)
+    for axes, step in zip(panels, (s.step - 1, s.step), strict=True):
+        _draw_state(axes, s.exchange, step)
     for message in s.messages:
         _draw_message(panels[0], message, rows)
     name = "rank {} is there" if s.messages[0].empty else "from rank {}"
@@ -93,19 +93,19 @@ def draw(s: Shown) -> Any:
     return figure
 
 
-def _draw_state(axes: Any, run: Exchange, at: int) -> None:
+def _draw_state(axes: Any, run: Exchange, step: int) -> None:
     """Draw the slots of all ranks, one column a rank; at the end, those that hold results with a dark edge."""
-    last = at == len(run.steps)
+    last = step == len(run.steps)
     rows, names = len(run.states[0][0]), str if run.steps[0][0].empty else letter
-    for rank, slots in enumerate(run.states[at]):
-        for place, slot in enumerate(slots):
-            faded = last and place not in run.results[rank]
+    for rank, slots in enumerate(run.states[step]):
+        for index, slot in enumerate(slots):
+            faded = last and index not in run.results[rank]
             look = {"name": names(slot[0][1]) if slot else "", "faded": faded, "strong": last and not faded}
-            _draw_cell(axes, rank, _height(place, rows, run.ranks), slot, **look)
+            _draw_cell(axes, rank, _height(index, rows, run.ranks), slot, **look)
     axes.set(xlim=(-0.6, run.ranks - 0.4), ylim=(-0.7, _height(0, rows, run.ranks) + 0.7), yticks=[])
     if rows > run.ranks:
-        for name, place in (("to send", 0), ("received", run.ranks)):
-            axes.text(-0.4, _height(place, rows, run.ranks) + 0.48, name, fontsize=8, color=plots.MUTED)
+        for name, index in (("to send", 0), ("received", run.ranks)):
+            axes.text(-0.4, _height(index, rows, run.ranks) + 0.48, name, fontsize=8, color=plots.MUTED)
     ticks = [f"rank {r}" if run.ranks < 6 else str(r) for r in range(run.ranks)]
     if OPERATIONS[run.operation].has_root:
         ticks[run.root] += "\nroot"
@@ -115,9 +115,9 @@ def _draw_state(axes: Any, run: Exchange, at: int) -> None:
     axes.grid(False)
 
 
-def _height(place: int, rows: int, ranks: int) -> float:
+def _height(index: int, rows: int, ranks: int) -> float:
     """Return where a slot stands: the first on top, a second buffer below a gap."""
-    return rows - 1 - place + (0.6 if rows > ranks and place < ranks else 0.0)
+    return rows - 1 - index + (0.6 if rows > ranks and index < ranks else 0.0)
 
 
 def _draw_cell(axes: Any, x: float, y: float, slot: tuple, *, name: str, faded: bool, strong: bool) -> None:
@@ -126,9 +126,9 @@ def _draw_cell(axes: Any, x: float, y: float, slot: tuple, *, name: str, faded: 
 
     size = 0.8
     left, width, alpha = x - size / 2, size / max(len(slot), 1), 0.25 if faded else 0.85
-    for place, (rank, _) in enumerate(slot):
+    for index, (rank, _) in enumerate(slot):
         look = {"color": COLOURS[rank], "alpha": alpha, "linewidth": 0}
-        axes.add_patch(Rectangle((left + place * width, y - size / 2), width, size, **look))
+        axes.add_patch(Rectangle((left + index * width, y - size / 2), width, size, **look))
     edge = {"edgecolor": plots.INK if strong else plots.MUTED, "linewidth": 1.6 if strong else 0.5}
     axes.add_patch(Rectangle((left, y - size / 2), size, size, fill=False, **edge))
     if not faded:

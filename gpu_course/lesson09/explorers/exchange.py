@@ -68,8 +68,8 @@ def _start(plan: "Plan", n: int, root: int) -> State:
     state = []
     for rank in range(n):
         slots = [((rank, piece),) if piece in plan.start(rank, n, root) else () for piece in range(n)]
-        kept = [((rank, rank),) if piece == rank else () for piece in range(n)]  # its own piece needs no message
-        state.append(tuple(slots + kept if plan.two_buffers else slots))
+        own = [((rank, rank),) if piece == rank else () for piece in range(n)]  # its own piece needs no message
+        state.append(tuple(slots + own if plan.two_buffers else slots))
     return tuple(state)
 
 

@@ -95,10 +95,10 @@ def _draw_ring(axes: Any, run: Exchange, step: int) -> None:
         axes.add_patch(Circle((x, y), 0.17, color=COLOURS[rank], zorder=4))
         axes.text(x, y, f"{rank}", ha="center", va="center", color="white", weight="bold", zorder=5)
         x, y = (_on_circle(rank, n, radius)[axis] for axis, radius in enumerate((1.95, 1.7)))
-        for place, slot in enumerate(slots):
+        for index, slot in enumerate(slots):
             done = len(slot) == n
             look = {"facecolor": plots.GREEN if done else plots.SKY, "alpha": 1.0 if done else len(slot) / n}
-            spot = (x + (place - n / 2) * cell, y - 0.09)
+            spot = (x + (index - n / 2) * cell, y - 0.09)
             axes.add_patch(Rectangle(spot, cell, 0.18, linewidth=0, **look))
             axes.add_patch(Rectangle(spot, cell, 0.18, fill=False, edgecolor=plots.MUTED, linewidth=0.5))
     for message in run.steps[step - 1]:

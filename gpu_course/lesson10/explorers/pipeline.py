@@ -37,8 +37,8 @@ def pipeline(
     """
     each, split = SCHEDULES[schedule] or (1, False)
     text = pipelines.one_f_one_b(ranks, micro, each, split) if SCHEDULES[schedule] else pipelines.gpipe(ranks, micro)
-    found = pipelines.Schedule(text, forward_ms / each, backward_ms / each)
-    return Step(schedule, found, tuple(round(held * activation_mib * _MIB / each) for held in found.held))
+    plan = pipelines.Schedule(text, forward_ms / each, backward_ms / each)
+    return Step(schedule, plan, tuple(round(held * activation_mib * _MIB / each) for held in plan.held))
 
 
 def describe(s: Step) -> str:

@@ -60,8 +60,8 @@ def sharding(
 
     `activations_gib` are those of one rank, `between` is a link of `simgpu.LINKS`: machines have 8 GPUs.
     """
-    found = tuple(_stage(one, ranks, parameters, fmt, activations_gib, between) for one in range(len(STAGES)))
-    return Sharded(stage, ranks, parameters, fmt, found)
+    stages = tuple(_stage(one, ranks, parameters, fmt, activations_gib, between) for one in range(len(STAGES)))
+    return Sharded(stage, ranks, parameters, fmt, stages)
 
 
 def _stage(stage: int, ranks: int, parameters: int, fmt: str, activations_gib: float, between: str) -> Stage:
@@ -91,15 +91,15 @@ def _stage(stage: int, ranks: int, parameters: int, fmt: str, activations_gib: f
 
 def describe(s: Sharded) -> str:
     """Return the result in words."""
-    one = s.chosen
-    parts = ", ".join(f"{owner} {plots.bytes_text(size)}" for owner, size in one.parts.items() if size)
-    other = f", {plots.bytes_text(one.between_bytes)} of it to other copies" if one.between_bytes else ""
-    fits = "fits" if one.total_bytes <= gpus.get(_GPU).memory_bytes else "does not fit"
+    stage = s.chosen
+    parts = ", ".join(f"{owner} {plots.bytes_text(size)}" for owner, size in stage.parts.items() if size)
+    other = f", {plots.bytes_text(stage.between_bytes)} of it to other copies" if stage.between_bytes else ""
+    fits = "fits" if stage.total_bytes <= gpus.get(_GPU).memory_bytes else "does not fit"
     return (
         f"{plots.count_text(s.parameters)} parameters, {s.fmt}, AdamW, {s.ranks} ranks, stage {STAGES[s.stage]}. A "
-        f"rank holds {plots.bytes_text(one.total_bytes)}, which {fits} an {_GPU}: {parts}. It sends "
-        f"{plots.bytes_text(one.sent_bytes)} in a step{other}; that takes {plots.seconds_text(one.messages_s)} where "
-        "no computation hides it. Predicted (Rajbhandari et al. 2020; links: the simulated cluster)."
+        f"rank holds {plots.bytes_text(stage.total_bytes)}, which {fits} an {_GPU}: {parts}. It sends "
+        f"{plots.bytes_text(stage.sent_bytes)} in a step{other}; that takes {plots.seconds_text(stage.messages_s)} "
+        "where no computation hides it. Predicted (Rajbhandari et al. 2020; links: the simulated cluster)."
     )
 
 

@@ -56,25 +56,31 @@ def find(*, kind: str, **symptoms: str) -> Symptom:
     return rows[arguments.one_of(kind, symptoms[kind], tuple(rows))]
 
 
-def draw(found: Symptom) -> Any:
+def draw(symptom: Symptom) -> Any:
     """Return the picture: the kinds, the symptoms of this kind, and the end of the way that was taken."""
-    names = list(TABLE[found.kind])
+    names = list(TABLE[symptom.kind])
     figure, axes = plots.new(height_in=0.5 + 0.42 * len(names))
     axes.set(xlim=(0, 100), ylim=(-0.6, len(names) - 0.4))
     axes.axis("off")
-    middle, here = (len(names) - 1) / 2, len(names) - 1 - names.index(found.symptom)
-    for place, (kind, words) in enumerate(KINDS.items()):
-        height = middle + 1.3 * (1 - place)
-        _box(axes, 1, height, words, chosen=kind == found.kind)
-        if kind == found.kind:
+    middle, here = (len(names) - 1) / 2, len(names) - 1 - names.index(symptom.symptom)
+    for index, (kind, words) in enumerate(KINDS.items()):
+        height = middle + 1.3 * (1 - index)
+        _box(axes, 1, height, words, chosen=kind == symptom.kind)
+        if kind == symptom.kind:
             start = height
-    for place, name in enumerate(reversed(names)):
-        axes.plot([17, 19.5], [start, place], color=plots.BLUE if place == here else plots.GRID, lw=1.2, zorder=0)
-        _box(axes, 20, place, name, chosen=place == here)
+    for height_of_name, name in enumerate(reversed(names)):
+        axes.plot(
+            [17, 19.5],
+            [start, height_of_name],
+            color=plots.BLUE if height_of_name == here else plots.GRID,
+            lw=1.2,
+            zorder=0,
+        )
+        _box(axes, 20, height_of_name, name, chosen=height_of_name == here)
     axes.plot([22, 60, 63.5], [here, here, middle], color=plots.BLUE, lw=1.2, zorder=0)
-    wrapped = ["First look at", *textwrap.wrap(found.tool, 36), "", "Usual causes"]
-    wrapped += [line for one in found.causes for line in textwrap.wrap(f"- {one}", 36, subsequent_indent="  ")]
-    text = "\n".join([*wrapped, "", f"Lesson {found.lesson}"])
+    wrapped = ["First look at", *textwrap.wrap(symptom.tool, 36), "", "Usual causes"]
+    wrapped += [line for one in symptom.causes for line in textwrap.wrap(f"- {one}", 36, subsequent_indent="  ")]
+    text = "\n".join([*wrapped, "", f"Lesson {symptom.lesson}"])
     look = {"boxstyle": "round,pad=0.5", "facecolor": "white", "edgecolor": plots.BLUE}
     axes.text(64.5, middle, text, va="center", fontsize=8.5, bbox=look, linespacing=1.3)
     return figure
@@ -102,10 +108,10 @@ class Table:
         return "".join(parts)
 
 
-def _opened(one: Symptom) -> str:
-    causes = "".join(f"<li>{html.escape(cause)}</li>" for cause in one.causes)
-    inside = f"<p>First look at: {html.escape(one.tool)} (lesson {one.lesson})</p><ul>{causes}</ul>"
-    return f'<details style="margin-left: 1.5em"><summary>{html.escape(one.symptom)}</summary>{inside}</details>'
+def _opened(symptom: Symptom) -> str:
+    causes = "".join(f"<li>{html.escape(cause)}</li>" for cause in symptom.causes)
+    inside = f"<p>First look at: {html.escape(symptom.tool)} (lesson {symptom.lesson})</p><ul>{causes}</ul>"
+    return f'<details style="margin-left: 1.5em"><summary>{html.escape(symptom.symptom)}</summary>{inside}</details>'
 
 
 def table() -> Table:

@@ -54,21 +54,25 @@ def fusion(*, operators: int, rows: int, product: str, gpu: str, graph: bool) ->
     `product`: where a matrix product stands, one of PRODUCTS. `graph`: the compiled kernels are one CUDA graph.
     """
     array = rows * WIDTH * NUMBER_BYTES
-    one = product != PRODUCTS[0]
+    has_product = product != PRODUCTS[0]
     pieces = min(2 if product == PRODUCTS[2] else 1, operators)  # of the chain: no kernel goes across a product
     card = gpus.get(gpu)
-    product_bytes = (2 * array + WIDTH * WIDTH * NUMBER_BYTES) * one
-    flops = 2 * rows * WIDTH * WIDTH * one
+    product_bytes = (2 * array + WIDTH * WIDTH * NUMBER_BYTES) * has_product
+    flops = 2 * rows * WIDTH * WIDTH * has_product
     product_s = max(product_bytes / (card.bandwidth_gbps * 1e9), flops / (card.peak_tflops["fp16"] * 1e12))
 
     def way(kernels: int, launches: int, launch_s: float) -> Way:
         nbytes = 2 * array * kernels  # each kernel reads the array and writes it
         memory_s = nbytes / (card.bandwidth_gbps * 1e9)
-        return Way(kernels + one, launches, nbytes + product_bytes, memory_s, product_s, launch_s)
+        return Way(kernels + has_product, launches, nbytes + product_bytes, memory_s, product_s, launch_s)
 
-    separate = way(operators, operators + one, operators * OPERATOR_S + one * PRODUCT_S)
+    separate = way(operators, operators + has_product, operators * OPERATOR_S + has_product * PRODUCT_S)
     # generated code calls the library for a product, without autograd around it
-    fused = way(pieces, 1, KERNEL_S) if graph else way(pieces, pieces + one, pieces * KERNEL_S + one * OPERATOR_S)
+    fused = (
+        way(pieces, 1, KERNEL_S)
+        if graph
+        else way(pieces, pieces + has_product, pieces * KERNEL_S + has_product * OPERATOR_S)
+    )
     return Fusion(operators, gpu, separate, fused)
 
 

@@ -147,11 +147,13 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
 
 def of(records: Iterable[Record], machine: Machine, ranks: int = 1) -> Evidence:
     """Return what is known of the error of these records, simulated on `machine`."""
-    found = regime(records, ranks)
-    if not machine.usual_costs or (found == "short operators" and machine.host.only_launches):
+    if not machine.usual_costs:
         return of_regime(OTHER_COSTS, machine.gpu.name)
-    if found != "short operators":
-        return of_regime(found, machine.gpu.name)
+    decided = regime(records, ranks)
+    if decided != "short operators":
+        return of_regime(decided, machine.gpu.name)
+    if machine.host.only_launches:
+        return of_regime(OTHER_COSTS, machine.gpu.name)
     return of_host("host assumed" if machine.host in hosts.ALL else "host measured", machine.gpu.name)
 
 
