@@ -100,6 +100,12 @@ def test_other_costs_have_no_evidence():
     assert seen.evidence.median is None and "other costs" in str(seen.evidence) and "not compared" in str(seen)
 
 
+def test_nothing_is_asked_of_the_records_where_the_costs_answer():
+    unread = (1 / 0 for _ in range(1))
+    machine = simgpu.Machine.of("T4", costs=simgpu.Costs(kernel_ns=9_000))
+    assert evidence.of(unread, machine).regime == evidence.OTHER_COSTS
+
+
 def test_labels_are_one_line_and_tell_a_gpu_that_was_compared_from_others():
     for name in evidence.REGIMES:
         for gpu in ("T4", "MI300X"):
