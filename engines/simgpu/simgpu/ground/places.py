@@ -34,26 +34,30 @@ def is_generated(file: str, function: str) -> bool:
     return file.startswith("<frozen") or (file == "<string>" and (function == "<module>" or function.startswith("__")))
 
 
-@functools.cache  # asked again and again of each function on a stack
 def is_readers(file: str, function: str) -> bool:
     """Return whether the reader wrote `function`, which a stack finds in `file`."""
-    return not is_generated(file, function) and _is_readers_file(file)
+    return _is_readers(file, function, _program())
+
+
+@functools.cache  # asked again and again of each function on a stack
+def _is_readers(file: str, function: str, program: str) -> bool:
+    return not is_generated(file, function) and _is_readers_file(file, program)
 
 
 @functools.cache
-def _is_readers_file(file: str) -> bool:
+def _is_readers_file(file: str, program: str) -> bool:
     path = os.path.abspath(file)
-    return in_cell(file) or os.path.dirname(path) == _program() or not path.startswith((*_installed(), *_hidden()))
+    beside = bool(program) and os.path.dirname(path) == os.path.dirname(os.path.abspath(program))
+    return in_cell(file) or beside or not path.startswith((*_installed(), *_hidden()))
 
 
 def _program() -> str:
-    """Return the folder of the file that Python runs as a program, "" for none: it is no library where it is installed.
+    """Return the file that Python runs as a program, "" for none: what lies beside it is no library where installed.
 
     `python -m package` runs a package, and that stays one.
     """
     main = sys.modules.get("__main__")
-    file = getattr(main, "__file__", None)
-    return os.path.dirname(os.path.abspath(file)) if file and getattr(main, "__spec__", None) is None else ""
+    return getattr(main, "__file__", None) or "" if getattr(main, "__spec__", None) is None else ""
 
 
 def _hidden() -> tuple[str, ...]:
@@ -95,10 +99,11 @@ def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 def place() -> str:
     """Return the reader's innermost line that is running: "train.py:12: y = model(x)", or "" if there is none."""
+    program = _program()
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
-        if is_readers(code.co_filename, code.co_name):
+        if _is_readers(code.co_filename, code.co_name, program):
             return named(code.co_filename, frame.f_lineno)  # of this frame alone: to find a line takes time
         frame = frame.f_back
     return ""
