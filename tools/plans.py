@@ -18,6 +18,7 @@ PLANS = notebooks.ROOT / "docs" / "instructors" / "plans.md"
 SHOWN = 3  # mistakes of an exercise, the first that its author wrote down: they are met most often
 _ROW = re.compile(r"^\| (\d+) \| (\w*) ?\| (.*?) \| ?(.*?) ?\| ?(.*?) ?\|$", re.MULTILINE)
 _RECALL = re.compile(r"\brecall\.ask\(")
+_CHECK = re.compile(r"\blesson\w+\.(\w+)\.check\(")
 
 
 @dataclass(frozen=True)
@@ -80,21 +81,30 @@ def cells(row: Row) -> list[NotebookNode]:
     Raises ValueError for a heading or an exercise that the lesson does not have.
     """
     (path,) = (path for path in notebooks.lessons() if notebooks.number(path) == row.lesson)
-    chosen, section, seen = [], set(), set()
     lesson = notebooks.read(path).cells
-    for place, cell in enumerate(lesson):
-        if cell.cell_type == "markdown" and (found := re.findall(r"^##+ (.*)", cell.source, re.MULTILINE)):
-            section = {*found}
+    chosen, section, seen, given = [], set(), set(), _given(row, lesson)
+    for index, cell in enumerate(lesson):
+        if cell.cell_type == "markdown" and (headings := re.findall(r"^##+ (.*)", cell.source, re.MULTILINE)):
+            section = {*headings}
             seen |= section
-        given = {f"lesson{row.lesson}.{name}.check(" for name in row.give}
-        near = "".join(other.source for other in lesson[place : place + 3] if other.cell_type == "code")
-        exercise = any(call in near for call in given) and not (cell.cell_type == "code" and ".check(" not in near)
         first = not section and cell.cell_type == "code" and not _RECALL.search(cell.source)
-        if first or section & {*row.show} or exercise:
+        if first or section & {*row.show} or index in given:
             chosen.append(cell)
     if missing := {*row.show} - seen:
         raise ValueError(f"lesson {row.lesson} has no heading {sorted(missing)}")
     return chosen
+
+
+def _given(row: Row, lesson: list[NotebookNode]) -> set[int]:
+    """Return which cells of a lesson are those of the row's exercises: of each the text, the stub and the check."""
+    checks = {
+        name: index
+        for index, cell in enumerate(lesson) if cell.cell_type == "code"
+        for name in _CHECK.findall(cell.source)
+    }  # fmt: skip
+    if missing := {*row.give} - checks.keys():
+        raise ValueError(f"lesson {row.lesson} has no exercise {sorted(missing)}")
+    return {checks[name] - before for name in row.give for before in range(3)}
 
 
 def page(plan: Plan) -> str:

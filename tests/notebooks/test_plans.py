@@ -25,9 +25,16 @@ def test_the_cells_of_a_plan_run_in_their_order_in_a_fresh_kernel_without_the_ot
     run(KERNELS[name])
 
 
-def test_a_heading_that_a_lesson_does_not_have_is_named():
+def test_a_heading_or_an_exercise_that_a_lesson_does_not_have_is_named():
     with pytest.raises(ValueError, match="lesson 02 has no heading \\['Nothing'\\]"):
         plans.cells(plans.Row(5, "02", ("Nothing",), (), ""))
+    with pytest.raises(ValueError, match="lesson 02 has no exercise \\['nothing'\\]"):
+        plans.cells(plans.Row(5, "02", (), ("ramp", "nothing"), ""))
+
+
+def test_an_exercise_is_its_text_its_stub_and_its_check():
+    text, stub, check = plans.cells(plans.Row(5, "02", (), ("ramp",), ""))[-3:]
+    assert text.cell_type == "markdown" and stub.source.startswith("def ramp(") and ".ramp.check(" in check.source
 
 
 def test_each_plan_has_a_page_with_the_mistakes_of_its_exercises():
