@@ -61,7 +61,7 @@ _GRID = {
 }
 
 
-def ratio(run: measured.Run, program: plans.Program = measured.NANOTRON) -> float:
+def ratio(run: measured.Run, program: plans.ProgramCosts = measured.NANOTRON) -> float:
     """Return predicted through measured seconds."""
     return run.predicted_s(program) / run.step_s
 
@@ -74,10 +74,10 @@ def by_kind() -> dict[str, list[measured.Run]]:
     return dict(sorted(found.items(), key=lambda item: (item[0] in measured.LEFT_OUT, item[0])))
 
 
-def fit() -> plans.Program:
+def fit() -> plans.ProgramCosts:
     """Return the program whose five numbers have the least median error on the runs of `measured.FITTED`."""
     chosen = [run for run in measured.ended() if run.model in measured.FITTED and run.kind not in measured.LEFT_OUT]
-    program, least = plans.Program(rates=measured.NANOTRON.rates), math.inf
+    program, least = plans.ProgramCosts(rates=measured.NANOTRON.rates), math.inf
     while True:
         before = program
         for name, values in _GRID.items():
@@ -89,7 +89,7 @@ def fit() -> plans.Program:
             return program
 
 
-def mosaic(program: plans.Program) -> dict[tuple[str, str], list[float]]:
+def mosaic(program: plans.ProgramCosts) -> dict[tuple[str, str], list[float]]:
     """Return predicted through measured seconds of MosaicML's runs, by GPU and by machines."""
     found = collections.defaultdict(list)
     with Path(__file__).with_name("mosaic.csv").open(encoding="utf-8", newline="") as file:

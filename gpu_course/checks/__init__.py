@@ -7,9 +7,9 @@ from gpu_course.checks.comparison import difference, shown
 from gpu_course.checks.counted import OTHER
 from gpu_course.checks.engine import Exercise, exercise, lesson, unsolved
 from gpu_course.checks.mistakes import Edit, alike, edit, read, source_of
-from gpu_course.checks.program import Program
+from gpu_course.checks.program import ProgramCase
 
 __all__ = [
-    "OTHER", "Busy", "Case", "Edit", "Exercise", "Program", "Task", "WrongAnswer", "alike", "difference", "edges",
+    "OTHER", "Busy", "Case", "Edit", "Exercise", "ProgramCase", "Task", "WrongAnswer", "alike", "difference", "edges",
     "edit", "exercise", "lesson", "read", "run_forked", "run_limited", "shown", "source_of", "unsolved",
 ]  # fmt: skip

@@ -17,7 +17,7 @@ from gpu_course.checks.case import Case, Task, WrongAnswer
 _LONGEST = 200  # signs of an error's first line that a message shows
 
 
-class Program(Case):
+class ProgramCase(Case):
     """A case whose answer is a program: the text of a file with `functions`, by name how many arguments each takes.
 
     `load` executes the text; `run` and `counted` call a function. A program has its process to itself: nothing that it

@@ -29,7 +29,7 @@ _AdamW, _StepLR = named(torch.optim.AdamW, "optimizer"), named(torch.optim.lr_sc
 _State = type("state_dict", (dict,), {"__repr__": lambda self: "state"})  # its many numbers would fill the message
 
 
-class _Run:
+class _SavedRun:
     """A new model, optimizer and scheduler, and what the answer makes of them."""
 
     def __init__(self, case: Case) -> None:
@@ -88,7 +88,7 @@ def resumes(case: Case) -> None:
 
 def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     """Save on the device of the case and go on on the device `then`, after a load with this `map_location`."""
-    data, first = batches((6,) * 6), _Run(case)
+    data, first = batches((6,) * 6), _SavedRun(case)
     begin = getattr(first.progress, "step", None)
     case.instead(begin is None, "has no `step`", "the loop counts it up")
     case.instead(difference(begin, 0), "`step` is not 0 at first", "no step is done", expected=0, got=begin)
@@ -98,7 +98,7 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     was, expected = first.parts(), first.losses(data[3:])
     _another_process(case)
     case.about("", then)
-    second = _Run(case)
+    second = _SavedRun(case)
     parameters = list(second.model.parameters())
     given = _State(copy.deepcopy(dict(state)))
     case.use(second.progress.load_state_dict, given, modifies=True, draws=True)
@@ -126,7 +126,7 @@ def _another_process(case: Case) -> None:
     if case.device.type == "sim":
         module = torch.get_device_module("sim")
         module.set_rng_state_all([torch.zeros(16, dtype=torch.uint8)] * module.device_count())
-    other = _Run(case).progress
+    other = _SavedRun(case).progress
     other.step = 1
     case.use(other.state_dict, draws=False)
 

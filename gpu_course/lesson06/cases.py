@@ -175,7 +175,7 @@ def program(number: int) -> Callable:
 _Model, _SGD = named(nn.Sequential, "model"), named(torch.optim.SGD, "optimizer")
 
 
-class Run:
+class CaseRun:
     """A fresh model, optimizer and data of a case, and what a program did with them."""
 
     def __init__(self, number: int, device: torch.device) -> None:
@@ -204,7 +204,7 @@ class Run:
         self.steps.append(torch.get_device_module("sim").Event(enable_timing=True))
         self.steps[-1].record()
 
-    def do(self, call: Callable) -> "Run":
+    def do(self, call: Callable) -> "CaseRun":
         """Let `call(model, optimizer, photos, device)` run on HOST, from an empty queue until the GPU is done."""
         torch.get_device_module("sim").synchronize()
         before = simgpu.settings().host
@@ -228,9 +228,9 @@ class Run:
 
 
 @functools.cache
-def original(number: int) -> Run:
+def original(number: int) -> CaseRun:
     """Return the run of a case as it is given, on the first simulated GPU."""
-    return Run(number, torch.device("sim", 0)).do(program(number))
+    return CaseRun(number, torch.device("sim", 0)).do(program(number))
 
 
 def lost_ms(timeline: simgpu.Timeline) -> dict[str, float]:

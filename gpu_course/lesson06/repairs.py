@@ -11,7 +11,7 @@ from torch import nn
 import simgpu
 from course_utils import devices
 from gpu_course.checks import Case, Task, WrongAnswer, difference, edit, lesson
-from gpu_course.lesson06.cases import CASES, Run, lost_ms, original
+from gpu_course.lesson06.cases import CASES, CaseRun, lost_ms, original
 
 exercise = lesson("06")
 
@@ -37,14 +37,14 @@ def repaired(number: int, program: Callable) -> None:
     print(f"case {number}: {devices.on_simulated(judge)}")
 
 
-def tried(case: Case, number: int) -> Run:
+def tried(case: Case, number: int) -> CaseRun:
     """Let the answer run in place of the program of a case, and check all but what it returned."""
-    run = Run(number, case.device).do(lambda *given: case.call(*given, modifies=True))
+    run = CaseRun(number, case.device).do(lambda *given: case.call(*given, modifies=True))
     compare(case, number, run)
     return run
 
 
-def compare(case: Case, number: int, run: Run) -> None:
+def compare(case: Case, number: int, run: CaseRun) -> None:
     """Fail with what a program does not do of what the case does, what it does otherwise, and which cause it leaves."""
     before = original(number)
     for what, did, needed in (
@@ -202,7 +202,7 @@ repair_both.leaves_out(
 
 @repair_both.checks
 def _(case: Case) -> None:
-    run, read = Run(6, case.device), []
+    run, read = CaseRun(6, case.device), []
 
     def clock() -> float:
         read.append((len(run.steps), simgpu.idle()))

@@ -50,7 +50,7 @@ MODELS = {
     "8B": _llama(32, 4096, 32, 14336, tied=False),
     "80B": _llama(80, 8192, 64, 28672, tied=False),
 }
-NANOTRON = plans.Program(
+NANOTRON = plans.ProgramCosts(
     share=0.6, layer_s=0.5e-3, split_layer_s=4e-3, send_s=2e-3, hidden=0.5,
     rates={  # GB/s over 1, 2, 4, … 64 machines: the means of its plot pp_comm_bandwidth.html
         "all_reduce": (436.0, 361.7, 160.1, 99.6, 84.7, 64.9, 32.9),
@@ -99,7 +99,7 @@ class Run:
             return LEFT_OUT[3]
         return " and ".join(name for name in ("data", "tensor", "pipeline") if getattr(self, name) > 1)
 
-    def predicted_s(self, program: plans.Program = NANOTRON) -> float:
+    def predicted_s(self, program: plans.ProgramCosts = NANOTRON) -> float:
         """Return the seconds of a step by the formulas of `plans`."""
         rank = plans.Rank(
             CLUSTER, self.data, self.tensor, self.pipeline, self.stage, self.micro, recompute=False,
@@ -127,12 +127,12 @@ def ended() -> tuple[Run, ...]:
     return tuple(run for run in runs() if run.tokens_per_s)
 
 
-def slowdown(kind: str, program: plans.Program) -> float:
+def slowdown(kind: str, program: plans.ProgramCosts) -> float:
     """Return the median of measured through predicted seconds, of the runs of one `kind` that came to an end."""
     return statistics.median(run.step_s / run.predicted_s(program) for run in ended() if run.kind == kind)
 
 
-def regrets(program: plans.Program) -> dict[tuple[str, int], float]:
+def regrets(program: plans.ProgramCosts) -> dict[tuple[str, int], float]:
     """Return for each model and number of GPUs how many times as long as the fastest the first choice took."""
     sweeps = defaultdict(list)
     for run in ended():

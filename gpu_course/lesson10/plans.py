@@ -21,7 +21,7 @@ Gradients are summed behind 2/3 of the last micro-batch, its backward pass, in s
 gathered after the step, in stage 3 twice for each micro-batch, behind its computation but for the first layer and the
 embedding, gathered before it and summed after it. Links: `Cluster.cost`. The optimizer moves 28 bytes a parameter.
 Stages of the pipeline are taken to be balanced, the host never to be late: that is `IDEAL`. A real program reaches a
-smaller share of the products' rate, and its host needs time for each layer: `Program`, of which
+smaller share of the products' rate, and its host needs time for each layer: `ProgramCosts`, of which
 `gpu_course.lesson10.measured` has one that fits published runs.
 """
 
@@ -34,7 +34,19 @@ import simgpu
 from course_utils import gpus
 from gpu_course.common.gpts import MODELS as GPTS
 
-__all__ = ["CLUSTERS", "IDEAL", "MODELS", "SEQUENCE", "SIZES", "STAGES", "Plan", "Program", "Rank", "plan", "plans"]
+__all__ = [
+    "CLUSTERS",
+    "IDEAL",
+    "MODELS",
+    "SEQUENCE",
+    "SIZES",
+    "STAGES",
+    "Plan",
+    "ProgramCosts",
+    "Rank",
+    "plan",
+    "plans",
+]
 
 CLUSTERS = {
     # https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html
@@ -48,7 +60,7 @@ SEQUENCE, SIZES = 2048, (1, 2, 4, 8, 16, 32)
 
 
 @dataclass(frozen=True)
-class Program:
+class ProgramCosts:
     """What the training program adds to the data sheets of GPU and links.
 
     - `share`: of the rate that the simulated clock gives products of matrices;
@@ -66,7 +78,7 @@ class Program:
     rates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-IDEAL = Program()
+IDEAL = ProgramCosts()
 
 
 @dataclass(frozen=True)
@@ -150,7 +162,7 @@ class Rank:
     tied: bool = True
     sequence: int = SEQUENCE
     each: int = 1
-    program: Program = IDEAL
+    program: ProgramCosts = IDEAL
 
     here = property(lambda s: s.layers / s.pipeline)  # layers of a rank
     layer = property(lambda s: (s.numbers or 12 * s.width**2) / s.tensor)  # parameters of one

@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from course_utils import data, programs
-from gpu_course.checks import Program, Task, WrongAnswer
+from gpu_course.checks import ProgramCase, Task, WrongAnswer
 from simgpu import composite
 
 FUNCTIONS = {"make_model": 4, "make_optimizer": 1, "train": 5, "evaluate": 4, "save": 4, "load": 3}
@@ -64,9 +64,9 @@ SMALL = Sizes(width=16, heads=2, context=8, batch=4, warm_up=1, steps=3, windows
 _TASK = Task("12", "capstone", "The capstone", minutes=60, difficulty=3, hints=())
 
 
-def case_of(source: str, file: str = "capstone.py", kind: str = "gpt") -> Program:
+def case_of(source: str, file: str = "capstone.py", kind: str = "gpt") -> ProgramCase:
     """Return the case that judges the program with this text, of a kind."""
-    return Program(_TASK, source, file, FUNCTIONS | {"make_model": len(Sizes(kind=kind).model)})
+    return ProgramCase(_TASK, source, file, FUNCTIONS | {"make_model": len(Sizes(kind=kind).model)})
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,12 @@ class Kind:
     small: Sizes
     rows: str  # what the numbers of a step stand for
     missing: str  # how a program is called that looks at fewer of them
-    model: Callable[["Trial", Program, nn.Module, nn.Module], None]  # fails for another model
+    model: Callable[["Trial", ProgramCase, nn.Module, nn.Module], None]  # fails for another model
     data: Callable[["Trial", torch.Generator], tuple[Any, Any]]  # for training and for evaluation
     most: Callable[["Trial", Any], int]  # one more than the largest number of a row
     first: Callable[[str, Any], torch.Tensor | None]  # of an operator: the data that enter the model, a row for each
     wanted: Callable[["Trial"], Counter]  # the rows that a training run is to see
-    strange: Callable[["Trial", Counter, Program], None]  # fails for rows of which it can be said what they are
+    strange: Callable[["Trial", Counter, ProgramCase], None]  # fails for rows of which it can be said what they are
 
     @property
     def given(self) -> str:
@@ -159,7 +159,7 @@ class Trial:
         self.warm_up, self.starts = (starts(self.text, number, sizes.batch) for number in (sizes.warm_up, sizes.steps))
         self.tested = starts(self.held_out, sizes.windows)
 
-    def made(self, case: Program, device: torch.device) -> tuple[nn.Module, Any]:
+    def made(self, case: ProgramCase, device: torch.device) -> tuple[nn.Module, Any]:
         """Return the program's model with the first weights, on `device`, and its optimizer."""
         model = case.run("make_model", **self.sizes.model)
         case.instead(not isinstance(model, nn.Module), "make_model returns no module")
@@ -216,7 +216,7 @@ class Watch(composite.Mode):
         return func(*args, **(kwargs or {}))
 
 
-def check_on_cpu(case: Program, trial: Trial) -> bool:
+def check_on_cpu(case: ProgramCase, trial: Trial) -> bool:
     """Let the program train on the CPU, where it can be seen what it reads and does; raises `WrongAnswer`.
 
     Returns whether products are computed in 16 bits.
@@ -251,7 +251,7 @@ def off(
 
 
 def check_training(
-    case: Program, losses: Any, weights: dict[str, torch.Tensor], right: Right, trial: Trial, coarse: bool
+    case: ProgramCase, losses: Any, weights: dict[str, torch.Tensor], right: Right, trial: Trial, coarse: bool
 ) -> None:
     """Fail unless the losses that were returned, and the weights that training left, are the right ones."""
     case.instead(
@@ -280,14 +280,14 @@ def check_training(
     )
 
 
-def _same_model(case: Program, model: nn.Module, trial: Trial) -> None:
+def _same_model(case: ProgramCase, model: nn.Module, trial: Trial) -> None:
     """Fail unless the model with the first weights says what the given one says."""
     twin, _ = trial.made(trial.naive, CPU)
     with torch.no_grad():
         trial.kind.model(trial, case, model, twin)
 
 
-def _same_outputs(case: Program, got: Any, expected: torch.Tensor) -> None:
+def _same_outputs(case: ProgramCase, got: Any, expected: torch.Tensor) -> None:
     """Fail unless a model's logits are those of the given one."""
     shape, wanted = tuple(getattr(got, "shape", ())), tuple(expected.shape)
     case.instead(shape != wanted, f"the model returns the shape {shape}, expected {wanted}")
@@ -299,7 +299,7 @@ def _same_outputs(case: Program, got: Any, expected: torch.Tensor) -> None:
     )
 
 
-def _same_gpt(trial: Trial, case: Program, model: nn.Module, twin: nn.Module) -> None:
+def _same_gpt(trial: Trial, case: ProgramCase, model: nn.Module, twin: nn.Module) -> None:
     tokens = trial.text[: 3 * trial.sizes.context].view(3, -1).long()
     got, expected = model(tokens), twin(tokens)
     if tuple(getattr(got, "shape", ())) == tuple(expected.shape):
@@ -312,13 +312,20 @@ def _same_gpt(trial: Trial, case: Program, model: nn.Module, twin: nn.Module) ->
     _same_outputs(case, got, expected)
 
 
-def _same_net(trial: Trial, case: Program, model: nn.Module, twin: nn.Module) -> None:
+def _same_net(trial: Trial, case: ProgramCase, model: nn.Module, twin: nn.Module) -> None:
     x = torch.rand(3, 1, trial.sizes.context, trial.sizes.context) - 0.5
     _same_outputs(case, model(x), twin(x))
 
 
 def _blame(
-    case: Program, watch: Watch, flops: int, steps: int, model: nn.Module, optimizer: Any, right: Right, trial: Trial
+    case: ProgramCase,
+    watch: Watch,
+    flops: int,
+    steps: int,
+    model: nn.Module,
+    optimizer: Any,
+    right: Right,
+    trial: Trial,
 ) -> None:
     """Fail with the name of what a program does that trains another way, where it has one."""
     kind, flat = trial.kind, trial.starts.flatten()
@@ -354,7 +361,7 @@ def _blame(
         _same_settings(case, optimizer, right.groups)
 
 
-def _same_settings(case: Program, optimizer: Any, wanted: list[dict]) -> None:
+def _same_settings(case: ProgramCase, optimizer: Any, wanted: list[dict]) -> None:
     """Fail where the optimizer has another learning rate, decay or the like than the given one."""
     for group in getattr(optimizer, "param_groups", ()):
         for name in ("lr", "betas", "eps", "weight_decay", "amsgrad"):
@@ -362,7 +369,7 @@ def _same_settings(case: Program, optimizer: Any, wanted: list[dict]) -> None:
             case.instead(got != wanted[0][name], f"another optimizer: {name} is {got}, expected {wanted[0][name]}")
 
 
-def _evaluates(case: Program, model: nn.Module, trial: Trial, device: torch.device) -> None:
+def _evaluates(case: ProgramCase, model: nn.Module, trial: Trial, device: torch.device) -> None:
     """Fail unless the program's `evaluate` returns the model's loss on all of the windows, and keeps it."""
     before = weights_of(model)
     got = case.run("evaluate", model, trial.held_out, trial.tested, device)
@@ -389,7 +396,7 @@ def held_out_loss(weights: dict[str, torch.Tensor], trial: Trial) -> float:
         return trial.naive.run("evaluate", model, trial.held_out, trial.tested, CPU)
 
 
-def resumes(case: Program, trial: Trial, device: torch.device, path: Path) -> str:
+def resumes(case: ProgramCase, trial: Trial, device: torch.device, path: Path) -> str:
     """Return what differs, to the last bit, between a run and one that is saved, loaded and goes on; "" if nothing."""
     half = max(1, len(trial.starts) // 2)
     try:
@@ -416,7 +423,7 @@ def resumes(case: Program, trial: Trial, device: torch.device, path: Path) -> st
 
 
 @contextmanager
-def untouched(case: Program) -> Iterator[None]:
+def untouched(case: ProgramCase) -> Iterator[None]:
     """Fail where what runs inside touches the instruments: modules, settings, the peak, other threads."""
     import simgpu
 
@@ -471,7 +478,7 @@ def _embedded(name: str, args: Any) -> torch.Tensor | None:
     return args[1] if name == "embedding" and args[0].shape[0] == 256 and args[1].dim() == 2 else None
 
 
-def _strange_windows(trial: Trial, seen: Counter, case: Program) -> None:
+def _strange_windows(trial: Trial, seen: Counter, case: ProgramCase) -> None:
     size, wanted = trial.sizes.context, _windows(trial)
     strange = [bytes(row) for row in seen if row not in wanted]
     own, other = (bytes(text.tolist()) for text in (trial.text, trial.held_out))
@@ -504,7 +511,7 @@ def _pictures(trial: Trial, files: list[bytes], codes: list[int]) -> Counter:
     return Counter(tuple(row) for row in _grey("convolution", (torch.stack(images),)).tolist())
 
 
-def _strange_pictures(trial: Trial, seen: Counter, case: Program) -> None:
+def _strange_pictures(trial: Trial, seen: Counter, case: ProgramCase) -> None:
     other = _pictures(trial, trial.held_out, list(range(32 * len(trial.held_out))))
     case.instead(
         any(row in other for row in seen), "trains on the evaluation pictures", "its loss there then says nothing"

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 import simgpu
 from course_utils import gpus, tables
-from gpu_course.checks import Program, WrongAnswer, run_forked
+from gpu_course.checks import ProgramCase, WrongAnswer, run_forked
 from gpu_course.lesson12 import program as programs
 from gpu_course.lesson12.program import Kind, Sizes, Trial
 from ranklaunch import RankError, rank_device
@@ -267,7 +267,7 @@ def examine(source: str, file: str, seed: int, sizes: Sizes) -> Costs:
     return Costs(**costs, resume=wrong)
 
 
-def _on_gpu(case: Program, trial: Trial, spec: str, coarse: bool) -> dict[str, Any]:
+def _on_gpu(case: ProgramCase, trial: Trial, spec: str, coarse: bool) -> dict[str, Any]:
     """Return what the program costs on a simulated GPU, of which it must use the first alone; raises `WrongAnswer`."""
     right = trial.right()
     run = measured(case, trial, spec)
@@ -295,7 +295,7 @@ def _on_gpu(case: Program, trial: Trial, spec: str, coarse: bool) -> dict[str, A
 
 
 @dataclass(frozen=True)
-class Run:
+class ScoredRun:
     """What a program returned and left on a simulated GPU, and what that cost for each step."""
 
     losses: Any
@@ -306,7 +306,7 @@ class Run:
     costs: dict[str, Any]
 
 
-def measured(case: Program, trial: Trial, spec: str) -> Run:
+def measured(case: ProgramCase, trial: Trial, spec: str) -> ScoredRun:
     """Let the program train and evaluate on a simulated GPU."""
     device, steps = torch.device("sim", 0), trial.sizes.steps
     gc.collect()
@@ -334,7 +334,7 @@ def measured(case: Program, trial: Trial, spec: str) -> Run:
         "peak_mib": torch.get_device_module("sim").max_memory_allocated(device) / 2**20,
         "regime": simgpu.evidence.of([record for one in both for record in one.records], training.machine).regime,
     }
-    return Run(losses, weights, loss, training, reading, costs)
+    return ScoredRun(losses, weights, loss, training, reading, costs)
 
 
 def _on_ranks(sources: list[tuple[str, str]], kind: str = "gpt") -> list[dict[str, Any]]:
@@ -397,7 +397,7 @@ def _on_rank(source: str, file: str, seed: int, kind: Kind) -> tuple[str, float,
     return "", number, kept_mib
 
 
-def _kept(case: Program, seed: int, kind: Kind) -> float:
+def _kept(case: ProgramCase, seed: int, kind: Kind) -> float:
     """Return the MiB that this rank keeps after a step; raises `WrongAnswer` where some of it is with the host."""
     trial, device = Trial(replace(kind.scored, warm_up=1, steps=1), seed), rank_device()
     gc.collect()

@@ -94,7 +94,7 @@ def test_what_is_no_repair_is_told_why(number, program, phrase, capsys):
 def test_a_run_that_is_over_holds_no_memory():
     cases.original(7)
     held = torch.sim.memory_allocated()
-    cases.Run(7, torch.device("sim", 0)).do(cases.program(7))
+    cases.CaseRun(7, torch.device("sim", 0)).do(cases.program(7))
     assert torch.sim.memory_allocated() == held
 
 

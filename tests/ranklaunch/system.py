@@ -64,14 +64,14 @@ def listening() -> list[str]:
 @contextlib.contextmanager
 def pids_of_ranks() -> Iterator[set[int]]:
     """Collect the process numbers of all ranks that this process starts meanwhile."""
-    found, handle = set(), run.Run._handle
+    found, handle = set(), run.LaunchRun._handle
 
-    def noting(self: run.Run, rank: int, kind: str, value: Any) -> None:
+    def noting(self: run.LaunchRun, rank: int, kind: str, value: Any) -> None:
         if kind == "pid":
             found.add(value)
         handle(self, rank, kind, value)
 
-    with mock.patch.object(run.Run, "_handle", noting):
+    with mock.patch.object(run.LaunchRun, "_handle", noting):
         yield found
 
 

@@ -639,7 +639,7 @@ def test_a_notebook_shows_one_sentence_of_an_interrupted_launch(monkeypatch):
     def interrupted(self):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run.Run, "results", interrupted)
+    monkeypatch.setattr(run.LaunchRun, "results", interrupted)
     with pytest.raises(KeyboardInterrupt) as caught:
         launch(lambda: None)
     sentence = "KeyboardInterrupt: the launch was interrupted, and all ranks were stopped"

@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 from ranklaunch import arguments, forked, worker
 from ranklaunch.report import Interrupted, RankError
-from ranklaunch.run import Run
+from ranklaunch.run import LaunchRun
 from ranklaunch.wire import dumps_call, dumps_start
 
 __all__ = ["RankError", "launch", "preload", "rank_device", "use_device"]
@@ -67,7 +67,7 @@ def launch(
     if start is not None and not callable(start):
         raise TypeError(f"start is {start!r}, it must be a function that takes no arguments")
     places = _places(devices, nprocs)
-    run = Run(places, _backend(places), dumps_start(start), dumps_call(fn, args, kwargs), timeout_s)
+    run = LaunchRun(places, _backend(places), dumps_start(start), dumps_call(fn, args, kwargs), timeout_s)
     try:
         results = run.results()
     except KeyboardInterrupt:

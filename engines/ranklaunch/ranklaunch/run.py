@@ -42,7 +42,7 @@ _ESCAPED = re.compile(r"\\x[0-9a-f]{2}|\\u[0-9a-f]{4}|\\U00[01][0-9a-f]{5}")
 _CRASH = re.compile(rb"(Fatal Python error|Windows fatal exception): ")  # faulthandler begins so
 
 
-class Run:
+class LaunchRun:
     """One launch; `results` does all of it."""
 
     def __init__(self, devices: tuple[str, ...], backend: str, start: bytes, payload: bytes, timeout_s: float) -> None:

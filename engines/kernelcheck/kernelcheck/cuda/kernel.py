@@ -107,7 +107,9 @@ def _split(text: str) -> list[str]:
 class Kernel:
     """A compiled kernel: call it with a grid, a block and arguments."""
 
-    def __init__(self, name: str, source: str, parameters: tuple[Parameter, ...], program: toolchain.Program) -> None:
+    def __init__(
+        self, name: str, source: str, parameters: tuple[Parameter, ...], program: toolchain.KernelProgram
+    ) -> None:
         """Keep what `compile_cuda` built."""
         self.name, self.source, self.parameters, self._program = name, source, parameters, program
 

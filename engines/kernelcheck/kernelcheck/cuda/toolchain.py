@@ -222,7 +222,7 @@ class _InMemory:
 
 
 @dataclass(frozen=True)
-class Program:
+class KernelProgram:
     """A kernel as a program of its own, which is kept in memory."""
 
     file: _InMemory
@@ -252,7 +252,7 @@ class Program:
         return "a variable of the file"
 
 
-def build(source: str, name: str, others: Sequence[str]) -> Program:
+def build(source: str, name: str, others: Sequence[str]) -> KernelProgram:
     """Compile the text of a .cu file and its kernel `name`, as C++ writes it; `others` are the names of its others."""
     chosen = compiler()
     if chosen is None:
@@ -261,7 +261,7 @@ def build(source: str, name: str, others: Sequence[str]) -> Program:
         return _built(chosen, Path(folder), source, name, others)
 
 
-def _built(chosen: Compiler, folder: Path, source: str, name: str, others: Sequence[str]) -> Program:
+def _built(chosen: Compiler, folder: Path, source: str, name: str, others: Sequence[str]) -> KernelProgram:
     file, program = folder / "kernel.cu", folder / "kernel"
     file.write_text(
         f"{_prepared(source)}\n"
@@ -279,7 +279,7 @@ def _built(chosen: Compiler, folder: Path, source: str, name: str, others: Seque
             raise _error(done.stderr, source)
     described = [line.split() for line in _said([program]).splitlines()]
     parameters = tuple((form[0] == "*", "c" in form, letter + size) for form, letter, size in described)
-    return Program(_InMemory(program), parameters, tuple(_shared(program, others)))
+    return KernelProgram(_InMemory(program), parameters, tuple(_shared(program, others)))
 
 
 def _shared(program: Path, others: Sequence[str]) -> list[Shared]:
