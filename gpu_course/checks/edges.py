@@ -14,7 +14,7 @@ import contextlib
 import copy
 import math
 import numbers
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -146,6 +146,11 @@ def named(*names: str) -> list[str]:
     if unknown:
         raise ValueError(f"{unknown[0]!r} is no edge and no group of edges: {', '.join([*CATALOGUE, *GROUP])}")
     return [edge for name in names for edge in CATALOGUE.get(name, (name,))]
+
+
+def reasons(by_names: Mapping[str, str]) -> dict[str, str]:
+    """Return a table of reasons by edge, of one by names of edges or groups, with spaces between them."""
+    return {edge: why for names, why in by_names.items() for edge in named(*names.split())}
 
 
 def note(*names: str) -> None:

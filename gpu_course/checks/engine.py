@@ -41,7 +41,7 @@ import re
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -160,12 +160,14 @@ class Exercise:
         self._check = function
         return function
 
-    def leaves_out(self, why: str, *names: str) -> None:
+    def leaves_out(self, why: str | Mapping[str, str], *names: str) -> None:
         """Say why the check does not draw these edges of the catalogue (`edges`): groups of them, or single ones.
 
-        A text of `names` may hold several, with spaces between them.
+        A text of `names` may hold several, with spaces between them. `why` may be a table of reasons by edge, as
+        those of exercises of one kind in `common.left_out`.
         """
-        self.left_out |= dict.fromkeys(edges.named(*" ".join(names).split()), why)
+        for edge in edges.named(*" ".join(names).split()):
+            self.left_out[edge] = why if isinstance(why, str) else why[edge]
 
     def mistake(self, name: str, why: str, *answers: Any) -> Any:
         """Register `answers`, or the one below this decorator, as a mistake that checks then call by `name`.

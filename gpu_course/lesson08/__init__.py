@@ -8,6 +8,7 @@ import torch.nn.functional as F
 import kernelcheck
 from gpu_course.checks import Case, lesson
 from gpu_course.common.launching import launch
+from gpu_course.common.left_out import KERNEL
 from gpu_course.lesson08.block_sums import block_sums
 from gpu_course.lesson08.compiling import kernels_written
 from gpu_course.lesson08.operators import bias_gelu_backward, keep_rows_operator
@@ -52,15 +53,8 @@ def _(x, x_stride, y, out, n, factor, BLOCK: tl.constexpr):
         tl.store(out + at, total, mask=inside)
 
 
-scale_add.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty permuted",
-)
-scale_add.leaves_out("these numbers take no other way than ordinary ones", "huge tiny zero tied")
-scale_add.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
-scale_add.leaves_out("a kernel makes no tensor", "default_type")
+scale_add.leaves_out(KERNEL, "scalar empty permuted huge tiny zero tied formats default_type second_call unchanged")
 scale_add.leaves_out("sizes and strides are small numbers above 0, and a factor is any number", "number_large limit")
-scale_add.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @scale_add.checks
@@ -110,17 +104,12 @@ def _(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
 
 
 bias_gelu.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty permuted",
+    KERNEL, "scalar empty permuted huge tiny zero bfloat16 double whole bool complex default_type second_call unchanged"
 )
-bias_gelu.leaves_out("these numbers take no other way than ordinary ones", "huge tiny zero")
-bias_gelu.leaves_out("the text says which format the numbers have", "bfloat16 double whole bool complex")
-bias_gelu.leaves_out("a kernel makes no tensor", "default_type")
 bias_gelu.leaves_out(
     "sizes and strides are small numbers above 0, and a factor is any number",
     "number_zero number_negative number_large limit",
 )
-bias_gelu.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @bias_gelu.checks
@@ -176,18 +165,11 @@ def _(x, out, columns, x_stride, BLOCK: tl.constexpr):
     tl.store(out + tl.program_id(0) * columns + at, powers / tl.sum(powers, axis=0), mask=at < columns)
 
 
-softmax_rows.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty permuted",
-)
-softmax_rows.leaves_out("these numbers take no other way than ordinary ones", "tiny zero tied")
-softmax_rows.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
-softmax_rows.leaves_out("a kernel makes no tensor", "default_type")
+softmax_rows.leaves_out(KERNEL, "scalar empty permuted tiny zero tied formats default_type second_call unchanged")
 softmax_rows.leaves_out(
     "sizes and strides are small numbers above 0, and a factor is any number",
     "number_zero number_negative number_large limit",
 )
-softmax_rows.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @softmax_rows.checks

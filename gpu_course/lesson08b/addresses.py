@@ -7,6 +7,7 @@ import torch
 import kernelcheck
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.launching import launch
+from gpu_course.common.left_out import KERNEL
 
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")
@@ -42,18 +43,7 @@ far_sums.alternative(
 )
 
 
-far_sums.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty permuted",
-)
-far_sums.leaves_out("these numbers take no other way than ordinary ones", "huge tiny")
-far_sums.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
-far_sums.leaves_out("a kernel makes no tensor", "default_type")
-far_sums.leaves_out(
-    "sizes, strides and rates are numbers above 0, and none of them is a limit",
-    "number_zero number_negative number_large limit",
-)
-far_sums.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+far_sums.leaves_out(KERNEL, "scalar empty permuted huge tiny formats default_type numbers second_call unchanged")
 
 
 @far_sums.checks
@@ -104,17 +94,9 @@ contiguous.alternative(
 
 
 contiguous.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty single",
+    KERNEL,
+    "scalar empty single huge tiny zero formats default_type number_negative number_large limit second_call unchanged",
 )
-contiguous.leaves_out("these numbers take no other way than ordinary ones", "huge tiny zero")
-contiguous.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
-contiguous.leaves_out("a kernel makes no tensor", "default_type")
-contiguous.leaves_out(
-    "sizes, strides and rates are numbers above 0, and none of them is a limit",
-    "number_negative number_large limit",
-)
-contiguous.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @contiguous.checks
@@ -167,17 +149,8 @@ adamw.alternative(
 
 
 adamw.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty single permuted sliced",
+    KERNEL, "scalar empty single permuted sliced huge not_finite formats default_type numbers second_call unchanged"
 )
-adamw.leaves_out("these numbers take no other way than ordinary ones", "huge not_finite")
-adamw.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
-adamw.leaves_out("a kernel makes no tensor", "default_type")
-adamw.leaves_out(
-    "sizes, strides and rates are numbers above 0, and none of them is a limit",
-    "number_zero number_negative number_large limit",
-)
-adamw.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @adamw.checks

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 import kernelcheck
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.launching import launch
+from gpu_course.common.left_out import KERNEL
 
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")
@@ -62,18 +63,7 @@ attention.alternative(
 )
 
 
-attention.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty permuted sliced",
-)
-attention.leaves_out("these numbers take no other way than ordinary ones", "huge")
-attention.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
-attention.leaves_out("a kernel makes no tensor", "default_type")
-attention.leaves_out(
-    "sizes, strides and rates are numbers above 0, and none of them is a limit",
-    "number_zero number_negative number_large limit",
-)
-attention.leaves_out("it stores to memory that it is handed", "second_call unchanged")
+attention.leaves_out(KERNEL, "scalar empty permuted sliced huge formats default_type numbers second_call unchanged")
 
 
 @attention.checks
@@ -146,17 +136,10 @@ int4_product.alternative(
 
 
 int4_product.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty single permuted sliced",
+    KERNEL,
+    "scalar empty single permuted sliced huge tiny half bfloat16 double bool complex",
+    "default_type numbers second_call unchanged",
 )
-int4_product.leaves_out("these numbers take no other way than ordinary ones", "huge tiny")
-int4_product.leaves_out("the text says which format the numbers have", "half bfloat16 double bool complex")
-int4_product.leaves_out("a kernel makes no tensor", "default_type")
-int4_product.leaves_out(
-    "sizes, strides and rates are numbers above 0, and none of them is a limit",
-    "number_zero number_negative number_large limit",
-)
-int4_product.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @int4_product.checks

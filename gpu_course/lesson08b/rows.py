@@ -7,6 +7,7 @@ import torch
 import kernelcheck
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.launching import launch
+from gpu_course.common.left_out import KERNEL
 
 triton, tl = kernelcheck.triton()
 exercise = lesson("08b")
@@ -60,17 +61,8 @@ linear_scan.alternative(
 
 
 linear_scan.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty permuted sliced",
+    KERNEL, "scalar empty permuted sliced huge tiny tied formats default_type numbers second_call unchanged"
 )
-linear_scan.leaves_out("these numbers take no other way than ordinary ones", "huge tiny tied")
-linear_scan.leaves_out("the text says which format the numbers have", "half bfloat16 double whole bool complex")
-linear_scan.leaves_out("a kernel makes no tensor", "default_type")
-linear_scan.leaves_out(
-    "sizes, strides and rates are numbers above 0, and none of them is a limit",
-    "number_zero number_negative number_large limit",
-)
-linear_scan.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @linear_scan.checks
@@ -117,17 +109,8 @@ top_k.alternative(
 
 
 top_k.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty permuted",
+    KERNEL, "scalar empty permuted tiny half bfloat16 double bool complex default_type numbers second_call unchanged"
 )
-top_k.leaves_out("these numbers take no other way than ordinary ones", "tiny")
-top_k.leaves_out("the text says which format the numbers have", "half bfloat16 double bool complex")
-top_k.leaves_out("a kernel makes no tensor", "default_type")
-top_k.leaves_out(
-    "sizes, strides and rates are numbers above 0, and none of them is a limit",
-    "number_zero number_negative number_large limit",
-)
-top_k.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @top_k.checks
@@ -187,17 +170,10 @@ rotary.alternative(
 
 
 rotary.leaves_out(
-    "a kernel gets its sizes and strides as numbers, and of no elements nothing is launched",
-    "scalar empty permuted",
+    KERNEL,
+    "scalar empty permuted huge tiny not_finite tied half bfloat16 double bool complex",
+    "default_type numbers second_call unchanged",
 )
-rotary.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite tied")
-rotary.leaves_out("the text says which format the numbers have", "half bfloat16 double bool complex")
-rotary.leaves_out("a kernel makes no tensor", "default_type")
-rotary.leaves_out(
-    "sizes, strides and rates are numbers above 0, and none of them is a limit",
-    "number_zero number_negative number_large limit",
-)
-rotary.leaves_out("it stores to memory that it is handed", "second_call unchanged")
 
 
 @rotary.checks

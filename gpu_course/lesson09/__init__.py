@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.gradients import averaged, check_average
+from gpu_course.common.left_out import RANKS
 from gpu_course.common.rank_calls import Call
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson09 import cases as cases
@@ -44,14 +45,9 @@ def global_mean(values: torch.Tensor) -> torch.Tensor:
 
 
 global_mean.leaves_out("the text says one dimension", "scalar permuted sliced")
-global_mean.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite")
-global_mean.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double whole bool complex")
-global_mean.leaves_out("no default is asked: it works on what it is handed", "default_type")
-global_mean.leaves_out("ranks run it in processes of their own", "second_call")
-global_mean.leaves_out("each rank has random numbers of its own", "random_state")
-global_mean.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
-global_mean.leaves_out("what holds of three ranks holds of four", "four_ranks")
-global_mean.leaves_out("the text speaks of all ranks", "part")
+global_mean.leaves_out(
+    RANKS, "huge tiny not_finite formats default_type second_call random_state two_ranks four_ranks part"
+)
 
 
 @global_mean.checks
@@ -125,13 +121,11 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
 
 
 ring_all_reduce.leaves_out("the text says one dimension, of which each rank has a part", "scalar empty permuted sliced")
-ring_all_reduce.leaves_out("these numbers take no other way than ordinary ones", "tiny not_finite zero negative tied")
-ring_all_reduce.leaves_out("the text says float32, or the format plays no part", "half bfloat16 whole bool complex")
-ring_all_reduce.leaves_out("no default is asked: it works on what it is handed", "default_type")
-ring_all_reduce.leaves_out("ranks run it in processes of their own", "second_call")
-ring_all_reduce.leaves_out("each rank has random numbers of its own", "random_state")
-ring_all_reduce.leaves_out("what holds of three ranks holds of four", "four_ranks")
-ring_all_reduce.leaves_out("the text speaks of all ranks", "part")
+ring_all_reduce.leaves_out(
+    RANKS,
+    "tiny not_finite zero negative tied half bfloat16 whole bool complex",
+    "default_type second_call random_state four_ranks part",
+)
 ring_all_reduce.leaves_out("x has one length on all ranks", "uneven")
 
 
@@ -215,17 +209,11 @@ def average_gradients(model: nn.Module) -> None:
             parameter.grad /= dist.get_world_size()
 
 
-average_gradients.leaves_out("no default is asked: it works on what it is handed", "default_type")
+average_gradients.leaves_out(RANKS, "default_type second_call unchanged random_state two_ranks four_ranks part")
 average_gradients.leaves_out(
     "only gradients are asked, whatever the model is",
     "evaluation all_frozen two_groups scalar_parameter",
 )
-average_gradients.leaves_out("ranks run it in processes of their own", "second_call")
-average_gradients.leaves_out("it changes what it is handed, as the text says", "unchanged")
-average_gradients.leaves_out("each rank has random numbers of its own", "random_state")
-average_gradients.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
-average_gradients.leaves_out("what holds of three ranks holds of four", "four_ranks")
-average_gradients.leaves_out("the text speaks of all ranks", "part")
 average_gradients.leaves_out("all ranks have the same model", "uneven")
 
 
@@ -280,21 +268,15 @@ def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable)
 
 
 accumulate.leaves_out("a micro-batch is what the model takes", "scalar empty single permuted sliced")
-accumulate.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
-accumulate.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double whole bool complex")
-accumulate.leaves_out("no default is asked: it works on what it is handed", "default_type")
+accumulate.leaves_out(
+    RANKS,
+    "huge tiny not_finite zero tied formats",
+    "default_type no_entries order second_call unchanged random_state three_ranks four_ranks part uneven",
+)
 accumulate.leaves_out(
     "only gradients are asked, whatever the model is",
     "evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
 )
-accumulate.leaves_out("a list has entries, in its order", "no_entries order")
-accumulate.leaves_out("ranks run it in processes of their own", "second_call")
-accumulate.leaves_out("it changes what it is handed, as the text says", "unchanged")
-accumulate.leaves_out("each rank has random numbers of its own", "random_state")
-accumulate.leaves_out("two ranks show what the text says", "three_ranks")
-accumulate.leaves_out("what holds of three ranks holds of four", "four_ranks")
-accumulate.leaves_out("the text speaks of all ranks", "part")
-accumulate.leaves_out("all ranks have equally much", "uneven")
 
 
 @accumulate.checks
@@ -346,18 +328,10 @@ def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torc
 
 epoch_batches.leaves_out("rows are handed on as they are", "scalar empty single permuted sliced")
 epoch_batches.leaves_out(
-    "these numbers take no other way than ordinary ones",
-    "huge tiny not_finite zero negative tied",
+    RANKS,
+    "values half bfloat16 double bool complex",
+    "default_type numbers second_call random_state two_ranks four_ranks part uneven",
 )
-epoch_batches.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double bool complex")
-epoch_batches.leaves_out("no default is asked: it works on what it is handed", "default_type")
-epoch_batches.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
-epoch_batches.leaves_out("ranks run it in processes of their own", "second_call")
-epoch_batches.leaves_out("each rank has random numbers of its own", "random_state")
-epoch_batches.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
-epoch_batches.leaves_out("what holds of three ranks holds of four", "four_ranks")
-epoch_batches.leaves_out("the text speaks of all ranks", "part")
-epoch_batches.leaves_out("all ranks have equally much", "uneven")
 
 
 @epoch_batches.checks
@@ -413,20 +387,11 @@ def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[floa
     return losses
 
 
-train.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train.leaves_out(RANKS, "default_type numbers calls two_ranks four_ranks part uneven")
 train.leaves_out(
     "the script says which model and optimizer it trains",
     "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
 )
-train.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
-train.leaves_out("ranks run it in processes of their own", "second_call")
-train.leaves_out("a training is one call", "other_input")
-train.leaves_out("it changes what it is handed, as the text says", "unchanged")
-train.leaves_out("each rank has random numbers of its own", "random_state")
-train.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
-train.leaves_out("what holds of three ranks holds of four", "four_ranks")
-train.leaves_out("the text speaks of all ranks", "part")
-train.leaves_out("all ranks have equally much", "uneven")
 
 
 @train.checks

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.left_out import RANKS
 from gpu_course.common.probes import named
 from gpu_course.lesson10.pipelines import Schedule, ScheduleError
 
@@ -131,18 +132,16 @@ def _leaning(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(prediction, target) + prediction.mean()
 
 
-last_rank.leaves_out("the text says which shapes there are", "scalar empty odd permuted sliced")
-last_rank.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
-last_rank.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double whole bool complex")
+last_rank.leaves_out(
+    RANKS,
+    "scalar empty odd permuted sliced huge tiny not_finite zero tied formats default_type no_entries order unchanged",
+)
 last_rank.leaves_out("it works where the stage is", "cpu elsewhere")
-last_rank.leaves_out("no default is asked: it works on what it is handed", "default_type")
 last_rank.leaves_out(
     "a stage is called as it is, whatever its parameters",
     "evaluation shared old_gradients two_groups double_model scalar_parameter",
 )
-last_rank.leaves_out("a list has entries, in its order", "no_entries order")
 last_rank.leaves_out("it adds to the gradients of the stage that it is handed", "second_call")
-last_rank.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @last_rank.checks

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from course_utils import memory
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.left_out import RANKS
 from gpu_course.common.ranks import check_call, describe, on_ranks
 
 __all__ = ["Scaled", "gather_state", "reshard", "start_sharded", "train_sharded"]
@@ -74,18 +75,12 @@ def _states(call: Callable) -> list[Any]:
     return states
 
 
-gather_state.leaves_out("the text says which shapes there are", "empty permuted sliced")
-gather_state.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite negative")
-gather_state.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double whole bool complex")
-gather_state.leaves_out("no default is asked: it works on what it is handed", "default_type")
-gather_state.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
-gather_state.leaves_out("a list has entries, in its order", "no_entries one_entry order")
-gather_state.leaves_out("ranks run it in processes of their own", "second_call")
-gather_state.leaves_out("each rank has random numbers of its own", "random_state")
-gather_state.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
-gather_state.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
+gather_state.leaves_out(
+    RANKS,
+    "empty permuted sliced huge tiny not_finite negative formats",
+    "default_type numbers lists second_call random_state two_ranks four_ranks uneven",
+)
 gather_state.leaves_out("a mesh with a name of its own shows that it is used", "part")
-gather_state.leaves_out("all ranks have equally much, padding included", "uneven")
 
 
 @gather_state.checks
@@ -227,23 +222,16 @@ def _training(call: Callable) -> tuple[Any, bool, float, int]:
     return done, sharded, _left_over(trained), peak_bytes
 
 
-train_sharded.leaves_out("the text says which shapes there are", "scalar empty single odd permuted sliced")
-train_sharded.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite negative")
-train_sharded.leaves_out("the text says float32, or the format plays no part", "half bfloat16 double bool complex")
-train_sharded.leaves_out("no default is asked: it works on what it is handed", "default_type")
+train_sharded.leaves_out(
+    RANKS,
+    "shapes huge tiny not_finite negative half bfloat16 double bool complex",
+    "default_type lists calls three_ranks four_ranks uneven",
+)
 train_sharded.leaves_out(
     "the text says which model it is",
     "evaluation frozen all_frozen old_gradients two_groups double_model scalar_parameter",
 )
-train_sharded.leaves_out("a list has entries, in its order", "no_entries one_entry order")
-train_sharded.leaves_out("ranks run it in processes of their own", "second_call")
-train_sharded.leaves_out("a training is one call", "other_input")
-train_sharded.leaves_out("it changes what it is handed, as the text says", "unchanged")
-train_sharded.leaves_out("each rank has random numbers of its own", "random_state")
-train_sharded.leaves_out("two ranks show what the text says", "three_ranks")
-train_sharded.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
 train_sharded.leaves_out("a mesh with a name of its own shows that it is used", "part")
-train_sharded.leaves_out("all ranks have equally much, padding included", "uneven")
 
 
 @train_sharded.checks
@@ -388,21 +376,9 @@ def _started(call: Callable) -> tuple[Any, ...]:
     return dataclasses.replace(done, value=type(done.value)), values, sharded, peak_bytes
 
 
-start_sharded.leaves_out("the text says which shapes there are", "scalar empty single odd permuted sliced")
-start_sharded.leaves_out("these numbers take no other way than ordinary ones", "huge not_finite zero")
 start_sharded.leaves_out(
-    "the text says float32, or the format plays no part",
-    "half bfloat16 double whole bool complex",
+    RANKS, "shapes huge not_finite zero formats default_type numbers one_entry order calls three_ranks four_ranks"
 )
-start_sharded.leaves_out("no default is asked: it works on what it is handed", "default_type")
-start_sharded.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
-start_sharded.leaves_out("a list has entries, in its order", "one_entry order")
-start_sharded.leaves_out("ranks run it in processes of their own", "second_call")
-start_sharded.leaves_out("a training is one call", "other_input")
-start_sharded.leaves_out("it changes what it is handed, as the text says", "unchanged")
-start_sharded.leaves_out("each rank has random numbers of its own", "random_state")
-start_sharded.leaves_out("two ranks show what the text says", "three_ranks")
-start_sharded.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
 start_sharded.leaves_out("a mesh with a name of its own shows that it is used", "part")
 
 
@@ -495,8 +471,7 @@ reshard.leaves_out(
 )
 reshard.leaves_out("of two formats each is kept", "half double whole bool complex")
 reshard.leaves_out("files are read to the CPU", "cpu elsewhere")
-reshard.leaves_out("no default is asked: it works on what it is handed", "default_type")
-reshard.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
+reshard.leaves_out(RANKS, "default_type numbers")
 reshard.leaves_out(
     "there is a file for each of several ranks, and a case has them in another order",
     "no_entries one_entry order",

@@ -11,6 +11,7 @@ from torch import nn
 
 from course_utils import counting
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.left_out import RANKS
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson10 import plans
 
@@ -121,24 +122,16 @@ def attended(call: Callable) -> list[dict[str, Any]]:
     return results
 
 
-split_attention.leaves_out("the text says which shapes there are", "scalar empty single permuted sliced")
-split_attention.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
 split_attention.leaves_out(
-    "the text says float32, or the format plays no part",
-    "half bfloat16 double whole bool complex",
+    RANKS,
+    "scalar empty single permuted sliced huge tiny not_finite zero tied formats",
+    "default_type numbers second_call random_state two_ranks four_ranks uneven",
 )
-split_attention.leaves_out("no default is asked: it works on what it is handed", "default_type")
 split_attention.leaves_out(
     "the text says that there are two whole layers",
     "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
 )
-split_attention.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
-split_attention.leaves_out("ranks run it in processes of their own", "second_call")
-split_attention.leaves_out("each rank has random numbers of its own", "random_state")
-split_attention.leaves_out("it asks how many ranks there are: more than two show more", "two_ranks")
-split_attention.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
 split_attention.leaves_out("a mesh with a name of its own shows that it is used", "part")
-split_attention.leaves_out("all ranks have equally much, padding included", "uneven")
 
 
 @split_attention.checks

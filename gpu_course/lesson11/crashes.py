@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 import simgpu
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.budgets import Floor, over_budget, spend
+from gpu_course.common.left_out import PROGRAM
 from gpu_course.lesson11.photos import LENGTH, LIMIT_BYTES, SIZE, Archive, Samples, archive, brightness
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
@@ -108,18 +109,11 @@ def _as_on_cuda() -> Iterator[None]:
         simgpu.configure(errors="immediate")
 
 
-train_tagger.leaves_out("the program says which shapes it takes", "scalar empty single permuted sliced")
-train_tagger.leaves_out("the program takes ordinary numbers", "huge tiny not_finite negative")
-train_tagger.leaves_out("the program says which formats it takes", "half bfloat16 double bool complex")
-train_tagger.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
-train_tagger.leaves_out("no default is asked: it works on what it is handed", "default_type")
 train_tagger.leaves_out(
-    "the program says which model and which optimizer it trains",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    PROGRAM,
+    "scalar empty single permuted sliced huge tiny not_finite negative half bfloat16 double bool complex",
+    "elsewhere default_type models lists second_call unchanged",
 )
-train_tagger.leaves_out("there are batches, in their order", "no_entries one_entry order")
-train_tagger.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-train_tagger.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @train_tagger.checks
@@ -223,18 +217,11 @@ def signals() -> list[tuple[torch.Tensor, torch.Tensor]]:
     return Batches(zip(x.split(3, dim=1), x.cumsum(dim=1).tanh().split(3, dim=1), strict=True))
 
 
-train_on_stream.leaves_out("the program says which shapes it takes", "scalar empty single permuted")
-train_on_stream.leaves_out("the program takes ordinary numbers", "huge tiny not_finite zero")
-train_on_stream.leaves_out("the program says which formats it takes", "half bfloat16 double bool complex")
-train_on_stream.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
-train_on_stream.leaves_out("no default is asked: it works on what it is handed", "default_type")
 train_on_stream.leaves_out(
-    "the program says which model and which optimizer it trains",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    PROGRAM,
+    "scalar empty single permuted huge tiny not_finite zero half bfloat16 double bool complex",
+    "elsewhere default_type models lists second_call unchanged",
 )
-train_on_stream.leaves_out("there are batches, in their order", "no_entries one_entry order")
-train_on_stream.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-train_on_stream.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @train_on_stream.checks
@@ -325,18 +312,11 @@ def points(count: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return Batches((one, one[:, :4].argmax(dim=1)) for one in x)
 
 
-train_and_validate.leaves_out("the program says which shapes it takes", "scalar empty single permuted sliced")
-train_and_validate.leaves_out("the program takes ordinary numbers", "huge tiny not_finite")
-train_and_validate.leaves_out("the program says which formats it takes", "half bfloat16 double bool complex")
-train_and_validate.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
-train_and_validate.leaves_out("no default is asked: it works on what it is handed", "default_type")
 train_and_validate.leaves_out(
-    "the program says which model and which optimizer it trains",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    PROGRAM,
+    "scalar empty single permuted sliced huge tiny not_finite half bfloat16 double bool complex",
+    "elsewhere default_type models one_entry order second_call unchanged",
 )
-train_and_validate.leaves_out("there are batches, in their order", "one_entry order")
-train_and_validate.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-train_and_validate.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @train_and_validate.checks
@@ -437,10 +417,8 @@ photo_means.broken(
 
 
 photo_means.leaves_out("counts are small numbers above 0", "number_zero number_negative number_large limit")
-photo_means.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
+photo_means.leaves_out(PROGRAM, "second_call unchanged random_state")
 photo_means.leaves_out("it is one run", "other_input")
-photo_means.leaves_out("it changes what it is handed, as the text says", "unchanged")
-photo_means.leaves_out("each process has random numbers of its own", "random_state")
 
 
 @photo_means.checks

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.left_out import PROGRAM
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
 exercise = lesson("11")
@@ -75,19 +76,11 @@ def halves(count: int, different: bool = True) -> list[tuple[torch.Tensor, torch
     return Batches((one.clone(), (one[:, 0] > 0).long()) for one in x)
 
 
-fine_tune.leaves_out("the program says which shapes it takes", "scalar empty single permuted sliced")
-fine_tune.leaves_out("the program takes ordinary numbers", "huge tiny not_finite")
-fine_tune.leaves_out("the program says which formats it takes", "half bfloat16 double bool complex")
-fine_tune.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
-fine_tune.leaves_out("no default is asked: it works on what it is handed", "default_type")
 fine_tune.leaves_out(
-    "the program says which model and which optimizer it trains",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    PROGRAM,
+    "scalar empty single permuted sliced huge tiny not_finite half bfloat16 double bool complex",
+    "elsewhere default_type models lists second_call unchanged random_state",
 )
-fine_tune.leaves_out("there are batches, in their order", "no_entries one_entry order")
-fine_tune.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-fine_tune.leaves_out("it changes what it is handed, as the text says", "unchanged")
-fine_tune.leaves_out("each process has random numbers of its own", "random_state")
 
 
 @fine_tune.checks
@@ -181,18 +174,11 @@ def noisy(
 _BEST_LATE, _BEST_EARLY = (1, 0, 1, 1, 1, 1, 1), (1, -1, 1, -3, -3, -3, -3)
 
 
-fit.leaves_out("the program says which shapes it takes", "scalar empty permuted sliced")
-fit.leaves_out("the program takes ordinary numbers", "huge tiny not_finite zero")
-fit.leaves_out("the program says which formats it takes", "half bfloat16 double whole bool complex")
-fit.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
-fit.leaves_out("no default is asked: it works on what it is handed", "default_type")
 fit.leaves_out(
-    "the program says which model and which optimizer it trains",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    PROGRAM,
+    "scalar empty permuted sliced huge tiny not_finite zero formats",
+    "elsewhere default_type models lists second_call unchanged",
 )
-fit.leaves_out("there are batches, in their order", "no_entries one_entry order")
-fit.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-fit.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @fit.checks
@@ -300,18 +286,11 @@ def _pair_loss(model: nn.Module, batch: tuple) -> torch.Tensor:
     return torch.stack([sum(part for part in exp).log() - row[at] for at, (exp, row) in enumerate(rows)]).mean()
 
 
-train_pairs.leaves_out("the program says which shapes it takes", "scalar empty single permuted sliced")
-train_pairs.leaves_out("the program takes ordinary numbers", "huge tiny not_finite zero")
-train_pairs.leaves_out("the program says which formats it takes", "half bfloat16 double whole bool complex")
-train_pairs.leaves_out("it works on the device that it is given, of which there are two", "elsewhere")
-train_pairs.leaves_out("no default is asked: it works on what it is handed", "default_type")
 train_pairs.leaves_out(
-    "the program says which model and which optimizer it trains",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    PROGRAM,
+    "scalar empty single permuted sliced huge tiny not_finite zero formats",
+    "elsewhere default_type models lists second_call unchanged",
 )
-train_pairs.leaves_out("there are batches, in their order", "no_entries one_entry order")
-train_pairs.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-train_pairs.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @train_pairs.checks

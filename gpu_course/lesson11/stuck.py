@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.left_out import PROGRAM
 from gpu_course.common.rank_calls import Imported
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson11 import stuck as cases
@@ -130,21 +131,11 @@ def _one_process(*shares_of_ranks: list) -> tuple[int, dict[str, torch.Tensor]]:
     return taken, dict(right.state_dict())
 
 
-train_together.leaves_out("the program says which shapes it takes", "scalar empty permuted sliced")
-train_together.leaves_out("the program takes ordinary numbers", "tiny zero")
-train_together.leaves_out("the program says which formats it takes", "half bfloat16 double whole bool complex")
-train_together.leaves_out("no default is asked: it works on what it is handed", "default_type")
 train_together.leaves_out(
-    "the program says which model and which optimizer it trains",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    PROGRAM,
+    "scalar empty permuted sliced tiny zero formats",
+    "default_type models no_entries order second_call unchanged random_state three_ranks four_ranks part uneven",
 )
-train_together.leaves_out("there are batches, in their order", "no_entries order")
-train_together.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-train_together.leaves_out("it changes what it is handed, as the text says", "unchanged")
-train_together.leaves_out("each process has random numbers of its own", "random_state")
-train_together.leaves_out("two ranks show what the text says", "three_ranks four_ranks")
-train_together.leaves_out("the text speaks of all ranks", "part")
-train_together.leaves_out("all ranks have equally many batches", "uneven")
 
 
 @train_together.checks

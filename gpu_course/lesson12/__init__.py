@@ -11,6 +11,7 @@ from torch import nn
 from course_utils import counting
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.gradients import averaged, check_average, odd, plain
+from gpu_course.common.left_out import RANKS, TRAINING
 from gpu_course.common.probes import elsewhere, same_parameters
 from gpu_course.common.ranks import describe, on_ranks
 from gpu_course.lesson12.cards import Card, Drawn, card, draw, export, score, start
@@ -47,11 +48,10 @@ def cut(text: torch.Tensor, starts: torch.Tensor, context: int, device: torch.de
 _TEXT = torch.tensor([7, 1, 9, 4, 250, 6, 3, 8, 2, 5, 11, 13], dtype=torch.uint8)
 
 
-cut.leaves_out("the text says which shapes there are", "empty")
-cut.leaves_out("these numbers take no other way than ordinary ones", "tiny not_finite negative")
-cut.leaves_out("the text names the formats", "half bfloat16 double bool complex")
-cut.leaves_out("no default is asked: it works on what it is handed", "default_type")
-cut.leaves_out("sizes are small numbers above 0", "number_negative number_large limit")
+cut.leaves_out(
+    TRAINING,
+    "empty tiny not_finite negative half bfloat16 double bool complex default_type number_negative number_large limit",
+)
 
 
 @cut.checks
@@ -108,17 +108,10 @@ def attend(x: torch.Tensor, qkv: nn.Linear, heads: int) -> torch.Tensor:
     return mixed.transpose(1, 2).reshape(batch, time, width)
 
 
-attend.leaves_out("the text says which shapes there are", "scalar empty sliced")
-attend.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
-attend.leaves_out("the text names the formats", "half bfloat16 double whole bool complex")
-attend.leaves_out("two places show that none is named", "cpu elsewhere")
-attend.leaves_out("no default is asked: it works on what it is handed", "default_type")
 attend.leaves_out(
-    "the text says which model and which optimizer it is",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    TRAINING,
+    "scalar empty sliced huge tiny not_finite zero tied formats places default_type models numbers second_call",
 )
-attend.leaves_out("sizes are small numbers above 0", "number_zero number_negative number_large limit")
-attend.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
 
 
 @attend.checks
@@ -214,17 +207,12 @@ def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: tor
     return torch.stack(losses).tolist()  # the one read
 
 
-train_steps.leaves_out("the text says which shapes there are", "scalar empty permuted sliced")
-train_steps.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero negative")
-train_steps.leaves_out("the text names the formats", "half bfloat16 double bool complex")
-train_steps.leaves_out("two places show that none is named", "cpu elsewhere")
-train_steps.leaves_out("no default is asked: it works on what it is handed", "default_type")
 train_steps.leaves_out(
-    "the text says which model and which optimizer it is",
-    "evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
+    TRAINING,
+    "scalar empty permuted sliced huge tiny not_finite zero negative half bfloat16 double bool complex",
+    "places default_type evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
+    "second_call unchanged",
 )
-train_steps.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-train_steps.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @train_steps.checks
@@ -340,13 +328,9 @@ def average(model: nn.Module) -> None:
         gradient.copy_(part.view_as(gradient))
 
 
-average.leaves_out("no default is asked: it works on what it is handed", "default_type")
+average.leaves_out(RANKS, "default_type unchanged random_state four_ranks part")
 average.leaves_out("the text says which model and which optimizer it is", "evaluation frozen all_frozen two_groups")
 average.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-average.leaves_out("it changes what it is handed, as the text says", "unchanged")
-average.leaves_out("each rank has random numbers of its own", "random_state")
-average.leaves_out("what holds of two or three ranks holds of four", "four_ranks")
-average.leaves_out("the text speaks of all ranks", "part")
 average.leaves_out("all ranks have the same model", "uneven")
 
 

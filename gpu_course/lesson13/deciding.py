@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpu_course.checks import Case, edges, edit, lesson
+from gpu_course.common.left_out import TRAINING
 
 __all__ = ["Offer", "batch_that_fits", "cheapest", "first_line"]
 
@@ -159,8 +160,7 @@ def batch_that_fits(peak_of: Callable, capacity: int, room: int) -> int:
 
 
 batch_that_fits.leaves_out("bytes are whole numbers, from 0 on", "number_negative number_large")
-batch_that_fits.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-batch_that_fits.leaves_out("it changes what it is handed, as the text says", "unchanged")
+batch_that_fits.leaves_out(TRAINING, "second_call unchanged")
 
 
 @batch_that_fits.checks

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, lesson
+from gpu_course.common.left_out import TRAINING
 from gpu_course.common.probes import elsewhere, same_parameters
 
 __all__ = ["device_test", "train_on"]
@@ -63,18 +64,11 @@ train_on.broken(
 )
 
 
-train_on.leaves_out("the text says which shapes there are", "scalar empty permuted sliced")
-train_on.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite")
-train_on.leaves_out("the text names the formats", "half bfloat16 double bool complex")
-train_on.leaves_out("two places show that none is named", "elsewhere")
-train_on.leaves_out("no default is asked: it works on what it is handed", "default_type")
 train_on.leaves_out(
-    "the text says which model and which optimizer it is",
-    "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
+    TRAINING,
+    "scalar empty permuted sliced huge tiny not_finite half bfloat16 double bool complex",
+    "elsewhere default_type models no_entries order second_call unchanged",
 )
-train_on.leaves_out("there are batches, in their order", "no_entries order")
-train_on.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-train_on.leaves_out("it changes what it is handed, as the text says", "unchanged")
 
 
 @train_on.checks
@@ -261,11 +255,7 @@ device_test.leaves_out(
     "the layer says what its input is",
     "scalar empty single permuted sliced half bfloat16 double whole bool complex",
 )
-device_test.leaves_out("these numbers take no other way than ordinary ones", "huge tiny not_finite zero tied")
-device_test.leaves_out("two places show that none is named", "elsewhere")
-device_test.leaves_out("no default is asked: it works on what it is handed", "default_type")
-device_test.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-device_test.leaves_out("it changes what it is handed, as the text says", "unchanged")
+device_test.leaves_out(TRAINING, "huge tiny not_finite zero tied elsewhere default_type second_call unchanged")
 
 
 @device_test.checks

@@ -4,12 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from gpu_course.checks import edges
+from gpu_course import catalogue
+from gpu_course.checks import edges, lesson
+from gpu_course.common import left_out
 
 GPU = torch.device("cuda", 0)
 
 
 def drawn(*given, device=GPU):
+    """Return the edges that are seen in a call with these arguments."""
     with edges.recording() as seen:
         edges.note_call(given, device)
     return seen.drawn
@@ -92,6 +95,18 @@ def test_another_default_type_is_seen_and_left_again():
     with edges.default_type():
         assert "default_type" in drawn(SQUARE)
     assert torch.get_default_dtype() == torch.float32 and "default_type" not in drawn(SQUARE)
+
+
+def test_each_reason_of_the_tables_is_given_by_an_exercise_and_tables_are_read_by_edge():
+    given = {why for exercise in catalogue.registry() for why in exercise.left_out.values()}
+    tables = [getattr(left_out, name) for name in left_out.__all__]
+    assert tables and [why for table in tables for why in table.values() if why not in given] == []
+    exercise = lesson("00")(title="Made up", minutes=1, difficulty=1, hints=("",))(drawn)
+    exercise.leaves_out({"half": "no", "bool": "never"}, "half", "bool")
+    exercise.leaves_out("neither", "lists")
+    assert exercise.left_out == {"half": "no", "bool": "never", **dict.fromkeys(edges.CATALOGUE["lists"], "neither")}
+    with pytest.raises(KeyError):
+        exercise.leaves_out({"half": "no"}, "formats")
 
 
 def test_a_name_that_is_no_edge_is_an_error_that_lists_them():
