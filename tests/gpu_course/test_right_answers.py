@@ -103,17 +103,12 @@ def test_another_style_is_right_and_shown(exercise, other, capsys):
     assert len(re.findall(rf"^(?:def|class) {exercise.name}\b", shown, re.MULTILINE)) == 1 + len(exercise.alternatives)
 
 
-def costly(exercise):
-    """Return whether a check takes seconds: on ranks, and on the simulated clock."""
-    return exercise.task.simulated or bool(exercise.task.where)
-
-
 STORED = [
     pytest.param(
         exercise,
         answer,
         id=f"{exercise.lesson}-{exercise.name}-{at}",
-        marks=[pytest.mark.slow] * (at > 0 and costly(exercise)),
+        marks=[pytest.mark.slow] * (at > 0),
     )
     for exercise in TRIED
     for at, (_, answer) in enumerate(stored(exercise))

@@ -44,8 +44,9 @@ def rejected(exercise, answer):
 def wrong_answers(exercise):
     """Return each wrong answer with words of its message, and whether it is compared with the known mistakes.
 
-    The mistakes come first: other answers are compared with what each was seen to do then. Ranks and the simulated
-    clock take seconds for what others do in milliseconds: of these, some are tried weekly, and so is the comparison.
+    The mistakes come first: other answers are compared with what each was seen to do then. Of the others the first is
+    tried each time, and the rest once a week. Ranks and the simulated clock take seconds for what others do in
+    milliseconds: of these, the first is not compared either, and some mistakes are tried once a week.
     """
     task = exercise.task
     costly = task.simulated or "ranks" in task.where
@@ -55,7 +56,7 @@ def wrong_answers(exercise):
     ]
     for at, (phrase, answer) in enumerate(stored(exercise)):
         made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
-        rows.append(row(phrase, made, True, name=at, slow=costly))
+        rows.append(row(phrase, made, True, name=at, slow=costly or at > 0))
         rows += [row(phrase, made, False, name=f"{at} alone", slow=at > 0)] * (costly and at < 3)
     return rows
 

@@ -9,12 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import simgpu
 from simgpu import gpus
 from simgpu.device import enabling
+from simgpu.forecasts import fake_device
 from simgpu.forecasts.fake_device import usual_step
 from tests.simgpu import strategies
 from tests.simgpu.simulated import _fresh  # noqa: F401
@@ -386,3 +390,21 @@ def test_ranks_are_forecast_alike_with_cudas_face_on():
         assert told_of_ranks(of_ranks()) == expected
         named = simgpu.forecast(lambda: nn.Linear(8, 4).to(torch.device("cuda", 0)), lambda: torch.empty(2, 8))
     assert named.memory.peak_bytes > 0
+
+
+def test_a_mesh_reads_its_ranks_at_once_and_not_one_after_the_other(monkeypatch):
+    calls = Counter()
+    dispatch = fake_device._Fake.__torch_dispatch__
+
+    def counted(mode, func, *rest):
+        calls[ranks] += 1
+        return dispatch(mode, func, *rest)
+
+    def two_dimensions():
+        mesh = init_device_mesh("cuda", (dist.get_world_size() // 2, 2), mesh_dim_names=("copies", "shards"))
+        return fully_shard(nn.Linear(8, 4), mesh=mesh)
+
+    monkeypatch.setattr(fake_device._Fake, "__torch_dispatch__", counted)
+    for ranks in (8, 512):
+        simgpu.forecast(two_dimensions, lambda: torch.empty(2, 8), ranks=ranks)
+    assert 0 < calls[512] < calls[8] + 512

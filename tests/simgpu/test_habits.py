@@ -14,7 +14,12 @@ from simgpu.reports.remarks import REMARKS
 from tests import children
 from tests.simgpu.habit_programs import HABITS, SOUND, STYLES, edited
 
-CASES = [(style, code, edit) for style in STYLES for code, edits in HABITS.items() for edit in edits]
+EDITS = [(code, edit) for code, edits in HABITS.items() for edit in edits]
+CASES = [  # each habit in one of the three styles, and once a week in all
+    pytest.param(style, code, edit, marks=[pytest.mark.slow] * ((at + number) % len(STYLES) > 0))
+    for number, style in enumerate(STYLES)
+    for at, (code, edit) in enumerate(EDITS)
+]
 
 
 def reported(text, folder, name):

@@ -205,6 +205,7 @@ def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Generator[None
     with warnings.catch_warnings(action="ignore", category=UserWarning), ExitStack() as stack:
         stack.enter_context(mock.patch.object(nn.Module, "_apply", _moving(nn.Module._apply)))
         stack.enter_context(mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", 1024))  # 1, for `linspace` of depths
+        stack.enter_context(mock.patch.object(FakeTensor, "tolist", _listed(FakeTensor.tolist)))
         stack.enter_context(mock.patch.multiple(nn.init, **fillers))
         if kind != "cuda":
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
@@ -296,6 +297,11 @@ def _asked_by_a_mesh() -> bool:
     if caller.f_back is not None and caller.f_globals.get("__passes_on__") is True:
         caller = caller.f_back
     return caller.f_code.co_filename == _MESHES
+
+
+def _listed(tolist: Callable[[FakeTensor], Any]) -> Callable[[FakeTensor], Any]:
+    """Read known values at once: PyTorch reads one after the other, seconds for the ranks of a large mesh."""
+    return lambda tensor: tolist(tensor) if tensor.constant is None else tensor.constant.tolist()
 
 
 def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
