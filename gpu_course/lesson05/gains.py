@@ -50,7 +50,7 @@ def _live_rate(loops: Loops, changes: tuple[str, ...], device: torch.device) -> 
     pin = device.type in ("cuda", "xpu") and "final loop" in changes
     loader = DataLoader(samples, batch_size=_BATCH, shuffle=True, pin_memory=pin, **fed)
     epoch = loops.trained_with(changes, device)
-    runs = timing.measure(lambda: epoch(loader), device=device, min_time_s=0.01, repeats=3)
+    runs = timing.measure(lambda: epoch(loader), device=device, min_time_s=0.01, repeats=2)
     rate = _SAMPLES / min(runs.times_s)  # the best: other work on the machine only slows a run down
     value = recorded.value(f"05.loop.{changes[-1].replace(' ', '_')}", rate, "samples/s")
     if recorded.load():
