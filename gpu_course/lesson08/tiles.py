@@ -5,7 +5,7 @@ import math
 import torch
 
 import kernelcheck
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, edges, lesson
 from gpu_course.common.launching import launch
 from gpu_course.common.left_out import KERNEL
 
@@ -59,7 +59,7 @@ def _(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.constexpr):
     tl.store(out + rows * N + columns, total, mask=(rows < M) & (columns < N))
 
 
-matmul_tiles.leaves_out(KERNEL, "scalar empty sliced huge zero tied formats default_type second_call unchanged")
+matmul_tiles.leaves_out(KERNEL, "scalar empty huge zero tied formats default_type second_call unchanged")
 matmul_tiles.leaves_out(
     "sizes and strides are small numbers above 0, and a factor is any number",
     "number_zero number_negative number_large limit",
@@ -68,18 +68,17 @@ matmul_tiles.leaves_out(
 
 @matmul_tiles.checks
 def _(case: Case) -> None:
-    for m, n, k, tile, turned in (
-        (16, 16, 16, 16, False),
-        (16, 32, 48, 16, False),
-        (20, 37, 41, 16, False),
-        (37, 20, 23, 16, True),
-        (20, 37, 41, 32, False),
-        (1, 1, 1, 16, False),
-        (3, 33, 17, 16, True),
+    for m, n, k, tile, laid_out in (
+        (16, 16, 16, 16, torch.clone),
+        (16, 32, 48, 16, torch.clone),
+        (20, 37, 41, 16, torch.clone),
+        (37, 20, 23, 16, edges.permuted),
+        (20, 37, 41, 32, torch.clone),
+        (1, 1, 1, 16, torch.clone),
+        (3, 33, 17, 16, edges.permuted),
+        (18, 19, 20, 16, edges.sliced),
     ):
-        a, b, out = torch.randn(m, k), torch.randn(k, n), torch.full((m, n), math.nan)
-        if turned:
-            a, b = a.t().contiguous().t(), b.t().contiguous().t()
+        a, b, out = laid_out(torch.randn(m, k)), laid_out(torch.randn(k, n)), torch.full((m, n), math.nan)
         down, across = -(-m // tile), -(-n // tile)
         got, report = launch(case, (down, across), a, b, out, m, n, k, *a.stride(), *b.stride(), tile, out=2)
         case.equal(
