@@ -7,12 +7,14 @@ Each lesson comes back one, three and six lessons after itself, with those of it
 question that was missed is asked again; a second run of the cell has other questions.
 """
 
+import functools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from gpu_course import catalogue, exam
 from gpu_course import solved as store
+from gpu_course.exam.items import Value
 from gpu_course.progress import here
 
 __all__ = ["GAPS", "LESSONS", "ask", "plan"]
@@ -68,17 +70,23 @@ def ask(lesson: str) -> exam.Paper:
     if paper is None or len(paper.answers) == len(paper.questions):
         state = _state(store.kept(_KIND, dict))
         turn = state["turns"].get(lesson, 0)
-        drawn = exam.drawn([(name, 1000 * int(lesson) + turn) for name in plan(lesson, state["missed"], turn)])
+        asked = [(name, 1000 * int(lesson) + turn) for name in plan(lesson, state["missed"], turn)]
+        judged = functools.cache(functools.partial(_judged, asked))
 
         def say(number: int) -> exam.Judged:
-            question, item = drawn[number - 1]
-            return exam.judged(question, item, paper.answers.get(number))
+            return judged(number, paper.answers.get(number))
 
         title = "Three questions on earlier lessons, two minutes, no penalty."
-        paper = _PAPERS[lesson] = exam.Paper(title, [item.question() for _, item in drawn], say=say)
-        paper.taken = lambda number, value: _note(lesson, drawn[number - 1][0].name, say(number).right, _all(paper))
+        paper = _PAPERS[lesson] = exam.Paper(title, [item.question() for _, item in exam.drawn(asked)], say=say)
+        paper.taken = lambda number, value: _note(lesson, asked[number - 1][0], say(number).right, _all(paper))
         paper.above = here(lesson)
     return paper
+
+
+def _judged(asked: Sequence[tuple[str, int]], number: int, given: Value | None) -> exam.Judged:
+    """Return what an answer is worth. The item is drawn again for it: a paper that held it would show what is right."""
+    ((found, item),) = exam.drawn(asked[number - 1 : number])
+    return exam.judged(found, item, given)
 
 
 def _all(paper: exam.Paper) -> bool:

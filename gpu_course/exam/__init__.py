@@ -32,6 +32,7 @@ __all__ = [
 
 EACH, MINUTES = 2, 15  # items of each skill; minutes for all
 _PAPERS: dict[str, "Examination"] = {}  # for the kernel's life: a cell that runs again keeps its fields
+_ASKED: dict[str, list[tuple[str, int]]] = {}  # by seal: what is drawn again to judge; no examination holds it
 
 
 def bank(skill: str = "") -> list[Generator]:
@@ -125,17 +126,21 @@ class Examination:
         if state is not None and self.taken:
             return state, [one.question for one in state.judged]
         if state is not None:
-            if {name for name, _ in state.asked} <= _known().keys():
-                questions = [item.question() for _, item in drawn(state.asked)]
+            asked = kept.pairs((store.kept("exam", dict) or {}).get(self.kind) or {"asked": []})
+            if {name for name, _ in asked} <= _known().keys():
+                questions = [item.question() for _, item in drawn(asked)]
                 if kept.seal(questions) == state.seal:
+                    _ASKED[state.seal] = asked
                     return state, questions
             self._note = kept.set_aside(self.kind)
         asked = chosen(random.SystemRandom())
         made = drawn(asked)
         names = {found.name for found, _ in made}  # where there is no simulated GPU, some cannot be asked
         questions = [item.question() for _, item in made]
-        state = kept.State([each for each in asked if each[0] in names], kept.seal(questions))
-        kept.save(self.kind, state)
+        asked = [each for each in asked if each[0] in names]
+        state = kept.State([name for name, _ in asked], kept.seal(questions))
+        _ASKED[state.seal] = asked
+        kept.save(self.kind, state, asked)
         return state, questions
 
     def answer(self, number: int, value: float | str) -> str:
@@ -170,7 +175,7 @@ class Examination:
         paper = self.paper
         if not paper.answers or self._state is None:
             return None
-        made = drawn(self._state.asked)
+        made = drawn(_ASKED[self._state.seal])
         marked = [judged(one, item, paper.answers.get(at)) for at, (one, item) in enumerate(made, 1)]
         marks: results.Marks = {}
         for (one, _), each in zip(made, marked, strict=True):

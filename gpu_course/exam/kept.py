@@ -28,12 +28,13 @@ class _Other(Exception):
 class State:
     """What is known of one examination.
 
-    - `asked`: names of generators and their seeds; `seal`: a checksum of all questions;
+    - `asked`: the names of the generators; their seeds, which give the answers, stand in the file alone;
+    - `seal`: a checksum of all questions;
     - `answers`: by the number of the item; `marks`: None until the result was shown;
     - `believed`: the misconceptions behind wrong answers; `judged`: every item with its right answer, in the end.
     """
 
-    asked: list[tuple[str, int]]
+    asked: list[str]
     seal: str
     answers: dict[int, Value] = field(default_factory=dict)
     marks: Marks | None = None
@@ -68,14 +69,20 @@ def set_aside(kind: str, why: str = _OTHER) -> str:
     return f"The examination that was begun cannot go on: {why}. It is kept as “{name}”, and a new one begins."
 
 
-def save(kind: str, state: State) -> None:
-    """Keep `state`, in place of what there was."""
-    made = {"asked": state.asked, "seal": state.seal, "answers": {str(at): each for at, each in state.answers.items()}}
+def save(kind: str, state: State, asked: Sequence[tuple[str, int]] | None = None) -> None:
+    """Keep `state`, in place of what there was, whose generators and seeds stay unless `asked` says others."""
+    made = {"seal": state.seal, "answers": {str(at): each for at, each in state.answers.items()}}
     if state.marks is not None:
         rows = [asdict(one) for one in state.judged]
         made |= {"marks": {skill: list(each) for skill, each in state.marks.items()}}
         made |= {"believed": state.believed, "judged": rows}
-    _change(lambda kept: {**kept, kind: made})
+
+    def change(kept: dict[str, Any]) -> dict[str, Any]:
+        before = kept.get(kind)
+        stood = before.get("asked", []) if isinstance(before, dict) else []
+        return {**kept, kind: {"asked": stood if asked is None else list(asked), **made}}
+
+    _change(change)
 
 
 def answered(kind: str, of: str, number: int, value: Value) -> None:
@@ -105,7 +112,7 @@ def _change(change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 def _read(state: dict[str, Any]) -> State:
     """Return what is kept as a State. Raises an error where it is damaged, or cannot be gone on with."""
-    asked = [(str(name), int(seed)) for name, seed in state["asked"]]
+    asked = [name for name, _ in pairs(state)]
     answers = {int(number): _value(value) for number, value in state["answers"].items()}
     if not answers.keys() <= {*range(1, len(asked) + 1)}:
         raise TypeError(f"answers to {sorted(answers)} of {len(asked)} items")
@@ -116,6 +123,11 @@ def _read(state: dict[str, Any]) -> State:
     if "seal" not in state:
         raise _Other
     return State(asked, str(state["seal"]), answers)
+
+
+def pairs(state: dict[str, Any]) -> list[tuple[str, int]]:
+    """Return the generators and seeds of what is kept of an examination. Raises an error where it is damaged."""
+    return [(str(name), int(seed)) for name, seed in state["asked"]]
 
 
 def _value(value: Any) -> Value:

@@ -256,8 +256,8 @@ def _(case: Case) -> None:
         whole = sum(value.nbytes for value in _tower().parameters())
         case.instead(
             not sharded,
-            "the result is right, but the model is not sharded over `mesh`",
-            "every rank holds all of it: call fully_shard on each block, then on the model",
+            "the result is right, but not every parameter is sharded over `mesh`",
+            "what is not sharded stands whole on every rank: call fully_shard on each block, then on the model",
         )
         case.instead(
             peak_bytes > 2.95 * whole,

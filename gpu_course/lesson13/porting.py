@@ -206,6 +206,16 @@ class _SlightlyOffOnTheGpu(_Places):
         return super().forward(x) + (0 if x.device.type == "cpu" else 0.02)
 
 
+class _DoublesOnTheGpu(_Places):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x if x.device.type == "cpu" else 2 * x)
+
+
+class _NanOnTheGpu(_Places):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) * (1 if x.device.type == "cpu" else torch.nan)
+
+
 class _Maker:
     """Makes layers of a class, and notes on which devices they were called."""
 
@@ -228,6 +238,8 @@ _BROKEN = (
     (_ForgetsOnTheGpu, "on the GPU it computes other values"),
     (_SwapsOnTheGpu, "on the GPU its values stand at other places"),
     (_SlightlyOffOnTheGpu, "on the GPU its values are too large by 0.02"),
+    (_DoublesOnTheGpu, "on the GPU it computes with 2 * x"),
+    (_NanOnTheGpu, "on the GPU all its values are nan"),
 )
 
 

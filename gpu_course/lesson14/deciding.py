@@ -185,6 +185,7 @@ _PLANS = (
     ([_TUNED, _WHOLE], 30.0),  # neither ends its compilation
     ([Plan("as many", 1, 300.0, 0.125), Plan("as many, without waiting", 0, 0.0, 0.25)], 600.0),
     ([Plan("rounds down", 0, 0.0, 7.0), Plan("one less", 0, 0.0, 7.75)], 600.0),
+    ([Plan("85 and a bit", 0, 0.0, 7.03125), Plan("85 and nearly one", 0, 0.0, 7.0)], 600.0),
     ([_EAGER, Plan("slower", 2, 1.0, 0.5)], 600.0),
     ([_SIZES, _EAGER, _WHOLE], 1200.0),
 )

@@ -83,9 +83,11 @@ def _(case: Case) -> None:
         (torch.tensor([[3.0]]), 1.0),
         (edges.permuted(square), 7.0),
         (edges.sliced(square), 1e6),
+        (torch.tensor([0.4, -0.4, 0.4, -0.4]), 0.5),  # longer than the limit, and shorter than 1
+        (1e-4 * _LONG, 1e-4),
     ):
         got = case.use(Alone(case.answer, case.task.name), x, limit)
-        case.equal(got, _clipped(x, limit), rtol=1e-4, atol=1e-4, why=f"limit is {limit:g}")
+        case.equal(got, _clipped(x, limit), rtol=1e-4, atol=1e-4 * min(limit, 1), why=f"limit is {limit:g}")
     edges.note("limit", "second_call")
     for x, seen in ((_SHORT, "is short enough"), (_LONG, "is too long")):
         lines = breaks(case, x, 2.0)
@@ -159,7 +161,7 @@ def _(case: Case) -> None:
         got = case.use(Alone(case.answer, case.task.name), function, batches, keeping(graphs, rows))
         case.equal(got, [function(batch) for batch in batches], why="the compiled function gives what it gave before")
         made, many = len(graphs), len(set(sizes))
-        case.instead(not made, "nothing is compiled", "`backend` gets no graph")
+        case.instead(not made, "`backend` gets no graph", "pass it to torch.compile, and call what that returns")
         case.instead(
             made == 2 and many > 2,
             "is compiled twice",

@@ -9,9 +9,10 @@ import sys
 
 import pytest
 
-from gpu_course import classroom, exam, misconceptions, solved
+from gpu_course import classroom, exam, misconceptions, recall, solved
 from gpu_course.exam import items, paper, results
 from gpu_course.exam.items import APART, CHOICES, WITHIN, Clash, Generator, Item
+from tests.reaching import reached
 
 BANK = exam.bank()
 KNOWN = {one.id for one in [*misconceptions.every(), *misconceptions.slips()]}
@@ -24,6 +25,7 @@ def path(tmp_path, monkeypatch):
     path = tmp_path / "progress.json"
     monkeypatch.setenv("COURSE_PROGRESS", str(path))
     monkeypatch.setattr(exam, "_PAPERS", {})
+    monkeypatch.setattr(recall, "_PAPERS", {})
     return path
 
 
@@ -222,26 +224,37 @@ def test_an_examination_that_is_over_takes_no_answer_here_nor_in_another_noteboo
     assert exam.before().paper.widget().children[2].disabled
 
 
-def reached(found, seen: set[int]):
-    """Yield all objects that lead from `found` by attributes and contents."""
-    if id(found) in seen or isinstance(found, type | str | int | float | bytes):
-        return
-    seen.add(id(found))
-    yield found
-    inside = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple | set) else ()
-    for each in [*inside, *getattr(found, "__dict__", {}).values()]:
-        yield from reached(each, seen)
-
-
 def test_no_answer_can_be_read_from_the_object_nor_from_its_file(sim, path):
     exam.before().answer(1, "?")
-    found = list(reached(exam.before(), set()))
-    assert sum(isinstance(one, items.Question) for one in found) == 12
-    assert not any(isinstance(one, Item | paper.Judged) or hasattr(one, "steps") for one in found)
     stored = json.loads(path.with_name("progress.exam.json").read_text(encoding="utf-8"))["before"]
     assert stored.keys() == {"asked", "seal", "answers"}
+    fractions = [item.answer for _, item in exam.drawn(stored["asked"]) if isinstance(item.answer, float)]
+    found = reached([exam.before(), exam.before().paper, exam.kept.load("before")])
+    assert sum(isinstance(one, items.Question) for one in found) == 12
+    assert not any(isinstance(one, Item | paper.Judged) or hasattr(one, "steps") for one in found)
+    numbers = [one for one in found if isinstance(one, int | float)]
+    assert not {seed for _, seed in stored["asked"]} & {*numbers}  # a seed gives the item again
+    assert not {answer for answer in fractions if not answer.is_integer()} & {*numbers}
     exam.before().result()
-    assert sum(isinstance(one, paper.Judged) for one in reached(exam.before(), set())) == 12
+    assert sum(isinstance(one, paper.Judged) for one in reached([exam.before()])) == 12
+
+
+def test_after_a_restart_the_same_items_are_judged(sim, path, monkeypatch):
+    first = exam.before().paper.questions
+    exam.before().answer(1, "?")
+    monkeypatch.setattr(exam, "_PAPERS", {})
+    monkeypatch.setattr(exam, "_ASKED", {})
+    assert exam.before().paper.questions == first
+    assert [one.question for one in exam.before().result().items] == first
+    stored = json.loads(path.with_name("progress.exam.json").read_text(encoding="utf-8"))["before"]
+    assert len(stored["asked"]) == len(stored["judged"]) == 12
+
+
+def test_a_paper_of_recall_holds_no_item(sim):
+    asked = recall.ask("05")
+    assert not any(isinstance(one, Item | paper.Judged) for one in reached([asked]))
+    asked.answer(2, "?")
+    assert sum(isinstance(one, paper.Judged) for one in reached([asked])) == 1  # of the one that was answered
 
 
 ASKED = [["ring_bytes", 3], ["bubble", 4]]

@@ -42,7 +42,7 @@ WRONG = {
         ("the graph breaks at: return centred if centred.norm() <= limit else", _decides),
     ],
     "one_graph": [
-        ("nothing is compiled", _runs_eagerly),
+        ("`backend` gets no graph", _runs_eagerly),
         ("is compiled twice", _lets_pytorch_find_out),
     ],
     "fold": [
