@@ -14,7 +14,6 @@ from typing import Any
 
 from gpu_course import catalogue, exam
 from gpu_course import solved as store
-from gpu_course.exam.items import Value
 from gpu_course.progress import here
 
 __all__ = ["GAPS", "LESSONS", "ask", "plan"]
@@ -83,7 +82,7 @@ def ask(lesson: str) -> exam.Paper:
     return paper
 
 
-def _judged(asked: Sequence[tuple[str, int]], number: int, given: Value | None) -> exam.Judged:
+def _judged(asked: Sequence[tuple[str, int]], number: int, given: Any) -> exam.Judged:
     """Return what an answer is worth. The item is drawn again for it: a paper that held it would show what is right."""
     ((found, item),) = exam.drawn(asked[number - 1 : number])
     return exam.judged(found, item, given)
