@@ -1,9 +1,8 @@
 """Does the loop train, measure, cast, count and resume as it should? The exercises of lesson 05."""
 
 import copy
-import functools
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -64,10 +63,8 @@ train_step.leaves_out("it trains the model that it is handed", "second_call unch
 def _(case: Case) -> None:
     for device in dict.fromkeys((case.device, elsewhere(case.device))):
         training = Training(device)
-        for parameter in training.model.parameters():
-            parameter.grad = torch.full_like(
-                parameter, 0.5
-            )  # "each step begins with `zero_grad`": somebody left these behind
+        for parameter in training.model.parameters():  # "each step begins with `zero_grad`": somebody left these
+            parameter.grad = torch.full_like(parameter, 0.5)
         for x, y in batches((5, 1), scale=20.0):  # long gradients: clipping would show
             given = [x.clone(), y.clone()]
             got, waits = training.call(case, x, y, device)
@@ -82,17 +79,9 @@ def _(case: Case) -> None:
             )
     for model in models():  # "train `model`", whatever it is
         x = torch.randn(3, 6, dtype=next(model.parameters()).dtype)
-        _follows_a_step(case, model.to(case.device), edges.permuted(x), torch.tensor([2, 0, 5]))
-        _follows_a_step(case, model, edges.sliced(x), torch.tensor([1, 1, 1]))
-
-
-def _follows_a_step(case: Case, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
-    follows(
-        case,
-        model,
-        lambda *training: case.call(*training, x, y, case.device, modifies=True),
-        lambda *training: train_step.reference(*training, x, y, case.device),
-    )
+        model.to(case.device)
+        follows(case, model, train_step, edges.permuted(x), torch.tensor([2, 0, 5]), case.device)
+        follows(case, model, train_step, edges.sliced(x), torch.tensor([1, 1, 1]), case.device)
 
 
 def _a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) -> None:
@@ -173,48 +162,26 @@ def _(case: Case) -> None:
         part = next((name for name in left if left[name] != mode), None)
         came, went = ("training", "evaluation") if mode else ("evaluation", "training")
         changed = difference(dict(model.state_dict()), before, where="the model")
+        trains, layers_train = any(one.training for one in passes), any(one.layers_training for one in passes)
         for when, name, why in (
             (not passes, "never calls the model that it is given", "its answers are to be counted"),
             (other, f"computes on {other}, expected on {device}", "the device would stand idle"),
-            (
-                passes and any(one.training for one in passes) > passes[0].training,
-                "leaves evaluation mode too early",
-                "the model goes back into its mode after the last batch, not between two of them",
-            ),
-            (
-                any(one.training for one in passes) and not any(one.layers_training for one in passes),
-                "leaves the outer module in training mode",
-                "a module may look at its own switch: model.eval() reaches it and all layers",
-            ),
-            (
-                any(one.training for one in passes),
-                "evaluates in training mode",
-                "dropout then blots out half of the "
-                "values, and batch norm uses this batch and changes its running averages: call model.eval() first",
-            ),
-            (
-                any(one.layers_training for one in passes),
-                "puts the outer module alone into evaluation mode",
-                "dropout and batch norm look at their own switch: model.eval() reaches all layers",
-            ),
-            (
-                any(one.records for one in passes),
-                "builds a graph",
-                "nobody will call backward, and the graph keeps "
-                "every activation of the batch in memory: use torch.inference_mode()",
-            ),
-            (
-                part is not None,
-                f"leaves {part or 'the model'} in {went} mode",
-                f"it came in {came} mode; the caller goes on with that",
-            ),
-            (
-                not all(one.requires_grad for one in model.parameters()),
-                "leaves parameters frozen",
-                "the caller goes on training them",
-            ),
+            (passes and any(one.training for one in passes) > passes[0].training, "leaves evaluation mode too early",
+             "the model goes back into its mode after the last batch, not between two of them"),
+            (trains and not layers_train, "leaves the outer module in training mode",
+             "a module may look at its own switch: model.eval() reaches it and all layers"),
+            (trains, "evaluates in training mode", "dropout then blots out half of the values, and batch norm uses "
+             "this batch and changes its running averages: call model.eval() first"),
+            (layers_train, "puts the outer module alone into evaluation mode",
+             "dropout and batch norm look at their own switch: model.eval() reaches all layers"),
+            (any(one.records for one in passes), "builds a graph", "nobody will call backward, and the graph keeps "
+             "every activation of the batch in memory: use torch.inference_mode()"),
+            (part is not None, f"leaves {part or 'the model'} in {went} mode",
+             f"it came in {came} mode; the caller goes on with that"),
+            (not all(one.requires_grad for one in model.parameters()), "leaves parameters frozen",
+             "the caller goes on training them"),
             (changed, f"changes the model: {changed}", "an evaluation changes no parameter"),
-        ):
+        ):  # fmt: skip
             case.instead(when, name, why)
         layers = model.layers.eval()
         right = sum((layers(x.to(device)).argmax(dim=1) == y.to(device)).sum().item() for x, y in data) / sum(sizes)
@@ -226,11 +193,7 @@ def _(case: Case) -> None:
 def _keeps_the_model(case: Case) -> None:
     """Fail unless an evaluation leaves any model as it was; the loader is read once, in any order."""
     data = batches((1, 3, 2))
-    for change in (
-        lambda model: edges.frozen(model, "layers.0.weight"),
-        edges.frozen,
-        edges.with_old_gradients,
-    ):
+    for change in (lambda model: edges.frozen(model, "layers.0.weight"), edges.frozen, edges.with_old_gradients):
         model = change(Classifier()).to(case.device)
         before, gradients = state_of(model), [one.grad for one in model.parameters()]
         right = sum((model.layers(x.to(case.device)).argmax(dim=1) == y.to(case.device)).sum().item() for x, y in data)
@@ -409,19 +372,7 @@ def _(case: Case) -> None:
         rows = edges.permuted(torch.randn(4, 6, dtype=dtype)), edges.sliced(torch.randn(1, 6, dtype=dtype))
         data = list(zip(rows, (torch.tensor([2, 0, 5, 5]), torch.tensor([1])), strict=True))
         for given in (data, data[::-1], data[:1], iter(data)):
-            _follows_an_epoch(case, model.to(case.device), given)
-
-
-def _follows_an_epoch(case: Case, model: nn.Module, given: Iterable) -> None:
-    data = list(given)
-    follows(
-        case,
-        model,
-        lambda *training: tuple(
-            case.call(*training, data if isinstance(given, list) else iter(data), case.device, modifies=True)
-        ),
-        lambda *training: train_epoch.reference(*training, data, case.device),
-    )
+            follows(case, model.to(case.device), train_epoch, given, case.device)
 
 
 train_epoch.alternative(
@@ -503,34 +454,23 @@ def _(case: Case) -> None:
                 got, waits = training.call(case, training.scaler, x, y, dtype, max_norm)
             _scaler_in_order(case, training.log.text)
             computed, text = training.log.passes[0].dtype if training.log.passes else dtype, training.log.text
-            case.instead(
-                computed != dtype,
-                f"computes the forward pass in {computed}",
-                f"{dtype} is asked for: `with torch.autocast(images.device.type, dtype=dtype):` casts",
-            )
-            case.instead(
-                "U" not in text,
-                "never calls scaler.update()",
-                "it makes the scale smaller after an overflow, and larger when all goes well",
-            )
-            case.instead(
-                "w" in text,
-                "runs the backward pass under autocast",
-                "PyTorch advises against it: backward repeats the formats of the forward pass by itself",
-            )
+            for when, name, why in (
+                (computed != dtype, f"computes the forward pass in {computed}",
+                 f"{dtype} is asked for: `with torch.autocast(images.device.type, dtype=dtype):` casts"),
+                ("U" not in text, "never calls scaler.update()",
+                 "it makes the scale smaller after an overflow, and larger when all goes well"),
+                ("w" in text, "runs the backward pass under autocast",
+                 "PyTorch advises against it: backward repeats the formats of the forward pass by itself"),
+            ):  # fmt: skip
+                case.instead(when, name, why)
             training.followed(case)
             # after a step the weights differ by what 16 bits round
             rtol = 1e-4 if sizes == (1,) else 1e-2
             _a_loss(case, got, training.expected(x, y, dtype=dtype, max_norm=max_norm)[0], rtol=rtol)
             training.equal(case, tolerance=0.05)
             case.budget("host reads", waits, 1, "scaler.step() looks once whether a gradient is inf; that is enough")
-            case.instead(
-                training.scaler.get_scale() != scale,
-                "sets the scale itself",
-                "scaler.update() knows when to change it",
-                expected=scale,
-                got=training.scaler.get_scale(),
-            )
+            left, why = training.scaler.get_scale(), "scaler.update() knows when to change it"
+            case.instead(left != scale, "sets the scale itself", why, expected=scale, got=left)
     training = Training(case.device, scale=2.0**40)
     x, y = (part.to(case.device) for part in batches((4,))[0])
     training.call(case, training.scaler, x, y, torch.float16, 1.0)
@@ -553,61 +493,37 @@ def _(case: Case) -> None:
 def _follows_a_mixed_step(case: Case, model: nn.Module, device: torch.device) -> None:
     """Fail unless the answer takes the step with a scaler that is disabled, as it is for bfloat16."""
     x, y = edges.permuted(torch.randn(3, 6)), torch.tensor([2, 0, 5])
-    given = edges.on(x, device), y.to(device), torch.bfloat16, 0.5
+    images, scaler = edges.on(x, device), torch.amp.GradScaler(device.type, enabled=False)
     formats: list[torch.dtype] = []
     model.register_forward_hook(lambda module, args, logits: formats.append(logits.dtype))
-
-    def take(step: Callable, *training: Any) -> Any:
-        scaler = torch.amp.GradScaler(device.type, enabled=False)
-        return step(*training, scaler, *given)
-
-    follows(
-        case,
-        model,
-        lambda *training: take(functools.partial(case.call, modifies=True), *training),
-        lambda *training: take(amp_step.reference, *training),
-        tolerance=1e-3,
-    )
+    follows(case, model, amp_step, scaler, images, y.to(device), torch.bfloat16, 0.5, tolerance=1e-3)
     case.instead(
         formats[-1] != torch.bfloat16,
         f"computes the forward pass in {formats[-1]}, with images on {device}",
         "`images.device.type` names the device to autocast",
     )
-    case.equal(given[0], edges.on(x, device), why="the batch is the caller's")
+    case.equal(images, edges.on(x, device), why="the batch is the caller's")
+
+
+_DISORDER = (  # what the log shows of the scaler, as patterns: see `training.Log`
+    ("^[^csuU]*[AB][^csuU]*$", "never uses the scaler that it is given",
+     "small float16 gradients become 0 without it: scaler.scale(loss).backward()"),
+    ("^[^s]*[SE]", "steps without the scaler", "scaler.step(optimizer) divides by the scale and leaves the step out "
+     "where a gradient is inf; optimizer.step() does neither"),
+    ("U.*U", "calls scaler.update() twice", "it ends the step, once"),
+    ("U.*s", "updates the scaler before the step",
+     "update() ends the step: the scaler then no longer knows that the gradients are unscaled"),
+    ("^[^s]*[ABu][^sABuZ]*Z", "clears the gradients before the step has used them",
+     "the order is zero_grad, backward, step"),
+    ("^[^ABSE]*[us]", "unscales or steps without a backward pass before it",
+     "scaler.scale(loss).backward() fills the gradients, the step uses them"),
+)  # fmt: skip
 
 
 def _scaler_in_order(case: Case, text: str) -> None:
     """Fail with what the log shows of the scaler to be wrong, also where an error has ended the step."""
-    for when, name, why in (
-        (
-            re.fullmatch("[^csuU]*[AB][^csuU]*", text),
-            "never uses the scaler that it is given",
-            "small float16 gradients become 0 without it: scaler.scale(loss).backward()",
-        ),
-        (
-            re.match("[^s]*[SE]", text),
-            "steps without the scaler",
-            "scaler.step(optimizer) divides by the scale and "
-            "leaves the step out where a gradient is inf; optimizer.step() does neither",
-        ),
-        (text.count("U") > 1, "calls scaler.update() twice", "it ends the step, once"),
-        (
-            re.search("U.*s", text),
-            "updates the scaler before the step",
-            "update() ends the step: the scaler then no longer knows that the gradients are unscaled",
-        ),
-        (
-            re.search("[ABu]Z", re.sub("[^ABuZ]", "", text.partition("s")[0])),
-            "clears the gradients before the step has used them",
-            "the order is zero_grad, backward, step",
-        ),
-        (
-            re.match("[^ABSE]*[us]", text),
-            "unscales or steps without a backward pass before it",
-            "scaler.scale(loss).backward() fills the gradients, the step uses them",
-        ),
-    ):
-        case.instead(when, name, why)
+    for pattern, name, why in _DISORDER:
+        case.instead(re.search(pattern, text), name, why)
 
 
 amp_step.alternative(

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpu_course.checks import Case, edges
+from gpu_course.checks import Case, Exercise, edges
 from gpu_course.common.probes import named, state_of, unchanged
 
 _RATE = 0.01
@@ -187,43 +187,25 @@ class Training:
             (not self.model.training, "leaves the model in evaluation mode", "it came in training mode"),
             (frozen, f"freezes {frozen}", "all parameters are to be trained"),
             (self.optimizer.param_groups[0]["lr"] != _RATE, "changes the learning rate", "the caller has chosen it"),
-            (
-                not stepped and not left and self.moved().any(),
-                "takes the step without the optimizer that it is given",
-                "learning rate, momentum and running averages are in there",
-            ),
-            (
-                not stepped and "s" in text,
-                "makes the gradients inf or NaN, so that the scaler leaves the step out",
-                "scaled once, those of this batch are finite",
-            ),
+            (not stepped and not left and self.moved().any(), "takes the step without the optimizer that it is given",
+             "learning rate, momentum and running averages are in there"),
+            (not stepped and "s" in text, "makes the gradients inf or NaN, so that the scaler leaves the step out",
+             "scaled once, those of this batch are finite"),
             (not stepped, "never calls optimizer.step()", "backward() fills the gradients, step() uses them"),
             (stepped != steps, f"calls step() {stepped} time(s), not {steps}", "each batch takes one step"),
-            (
-                re.match("[SE][AB]", order),
-                "steps before the backward pass",
-                "the step then uses the gradients of the batch before, or none",
-            ),
-            (
-                re.search("[AB]E", order),
-                "clears the gradients before the step has used them",
-                "the order is zero_grad, backward, step",
-            ),
-            (
-                "E" in order,
-                "takes a step without gradients",
-                "loss.backward() fills them, if the loss comes from the model, with no detach() on the way",
-            ),
+            (re.match("[SE][AB]", order), "steps before the backward pass",
+             "the step then uses the gradients of the batch before, or none"),
+            (re.search("[AB]E", order), "clears the gradients before the step has used them",
+             "the order is zero_grad, backward, step"),
+            ("E" in order, "takes a step without gradients",
+             "loss.backward() fills them, if the loss comes from the model, with no detach() on the way"),
             (backward > steps, f"calls backward() {backward} time(s), not {steps}", "each batch takes one"),
             ("A" in order and "Z" not in text, "never clears the gradients", _ADDS),
             ("A" in order and steps > 1 == text.count("Z"), "clears the gradients once, not for each batch", _ADDS),
             ("A" in order, "does not clear the gradients before each backward pass", _ADDS),
-            (
-                len(passes) != steps,
-                f"runs the model {len(passes)} time(s), not {steps}",
-                "loss and right answers come from the logits that were trained on: another pass costs as much again",
-            ),
-        ):
+            (len(passes) != steps, f"runs the model {len(passes)} time(s), not {steps}",
+             "loss and right answers come from the logits that were trained on: another pass costs as much again"),
+        ):  # fmt: skip
             case.instead(when, name, why)
 
     def equal(self, case: Case, tolerance: float = 1e-3) -> None:
@@ -272,21 +254,18 @@ def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
     return named(torch.optim.SGD, "optimizer")(groups, lr=0.1, momentum=0.5)
 
 
-def follows(case: Case, model: nn.Module, answer: Callable, right: Callable, tolerance: float = 1e-5) -> None:
-    """Fail unless `answer` makes of the model, and returns, what `right` does; each gets model and optimizer."""
+def follows(case: Case, model: nn.Module, exercise: Exercise, *args: Any, tolerance: float = 1e-5) -> None:
+    """Fail unless the answer makes of the model, and returns, what the reference does, with an optimizer and `args`."""
     optimizer = optimizer_of(model)
-    twins = copy.deepcopy((model, optimizer))
-    before = state_of(model)
-    expected, got = right(*twins), answer(model, optimizer)
+    twins, before = copy.deepcopy((model, optimizer)), state_of(model)
+    again = [copy.copy(given) if isinstance(given, Iterator) else given for given in args]  # it can be read once
+    expected, got = exercise.reference(*twins, *again), case.call(model, optimizer, *args, modifies=True)
     unchanged(case, before, model, "train its parameters, and leave all else as the caller had it")
-    exact = next(model.parameters()).dtype == torch.float64
-    case.equal(
-        dict(model.named_parameters()),
-        dict(twins[0].named_parameters()),
-        rtol=1e-9 if exact else tolerance,
-        atol=1e-12 if exact else tolerance,
-        why="the step of its own optimizer, whichever parameters it has",
-    )
+    rtol, atol = (1e-9, 1e-12) if next(model.parameters()).dtype == torch.float64 else (tolerance, tolerance)
+    why = "the step of its own optimizer, whichever parameters it has"
+    mine, right = (dict(trained.named_parameters()) for trained in (model, twins[0]))
+    case.equal(mine, right, rtol=rtol, atol=atol, why=why)
+    got = tuple(got) if isinstance(got, list) else got
     case.equal(got, expected, rtol=10 * tolerance, why="it is the mean loss of the batch before the step")
 
 
