@@ -27,57 +27,31 @@ def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs:
         "expected": f"{share} of {length} on each rank, each of the {length} on some rank",
         "got": f"epoch 0: {first}",
     }
-    case.instead(
-        all(set(one) == everything for one in first),
-        "every rank gets all the data",
-        "the ranks do the same work again: give DataLoader a DistributedSampler",
-        **shown,
-    )
-    case.instead(
-        all(one == first[0] for one in first),
-        "every rank gets the same data",
-        "each rank needs a share of its own: DistributedSampler looks up the rank itself",
-        **shown,
-    )
-    case.instead(
-        all(one == sorted(one) for one in first),
-        "the data is not shuffled",
-        "DistributedSampler shuffles by default",
-        **shown,
-    )
+    for when, name, why in (
+        (all(set(one) == everything for one in first), "every rank gets all the data",
+         "the ranks do the same work again: give DataLoader a DistributedSampler"),
+        (all(one == first[0] for one in first), "every rank gets the same data",
+         "each rank needs a share of its own: DistributedSampler looks up the rank itself"),
+        (all(one == sorted(one) for one in first), "the data is not shuffled",
+         "DistributedSampler shuffles by default"),
+    ):  # fmt: skip
+        case.instead(when, name, why, **shown)
     for epoch in range(epochs):
         shares = [rank[epoch] for rank in by_rank]
         seen, shown["got"] = set().union(*shares), f"epoch {epoch}: {shares}"
-        case.instead(
-            seen - everything,
-            "batches hold what is not in the data",
-            "return rows of data; a sampler gives their indices",
-            **shown,
-        )
-        case.instead(
-            len({len(one) for one in shares}) > 1,
-            "ranks get different numbers of samples",
-            "a rank with one more batch would wait for ever in its last all_reduce: repeat a sample instead",
-            **shown,
-        )
-        case.instead(
-            len(shares[0]) < share,
-            "samples are left out",
-            "leave drop_last alone: it throws away the samples that do not divide evenly",
-            **shown,
-        )
-        case.instead(
-            seen != everything,
-            "some samples are on no rank, and others on two",
-            "all ranks must shuffle with the same seed, and then each takes its share",
-            **shown,
-        )
-        case.instead(
-            len(shares[0]) > share,
-            "samples are repeated more often than needed",
-            "repeat only as many as make the shares equal: each one is more work",
-            **shown,
-        )
+        for when, name, why in (
+            (seen - everything, "batches hold what is not in the data",
+             "return rows of data; a sampler gives their indices"),
+            (len({len(one) for one in shares}) > 1, "ranks get different numbers of samples",
+             "a rank with one more batch would wait for ever in its last all_reduce: repeat a sample instead"),
+            (len(shares[0]) < share, "samples are left out",
+             "leave drop_last alone: it throws away the samples that do not divide evenly"),
+            (seen != everything, "some samples are on no rank, and others on two",
+             "all ranks must shuffle with the same seed, and then each takes its share"),
+            (len(shares[0]) > share, "samples are repeated more often than needed",
+             "repeat only as many as make the shares equal: each one is more work"),
+        ):  # fmt: skip
+            case.instead(when, name, why, **shown)
     for rank in by_rank:
         case.instead(
             len(set(map(tuple, rank))) < epochs,
@@ -117,21 +91,14 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         (cases.loss_of(count)(model(x), y) / len(micro)).backward()
     for rank, seen in enumerate(ranks):
         times, right = seen["call"].counts.collectives["all_reduce"], "the result is right, but"
-        case.instead(
-            seen["weights"], "changes the parameters", "the optimizer does that, when the gradients are complete"
-        )
-        case.instead(
-            times == count > 1,
-            f"synchronises {times} times for {count} micro-batches",
-            "a backward pass "
-            "averages, unless it and its forward pass run inside of no_sync: all but the last belong there",
-        )
-        case.instead(
-            not seen["call"].counts.collectives,
-            "never synchronises",
-            "each rank would take a step of "
-            "its own: run the last micro-batch outside of no_sync, and call model(x), not model.module(x)",
-        )
+        for when, name, why in (
+            (seen["weights"], "changes the parameters", "the optimizer does that, when the gradients are complete"),
+            (times == count > 1, f"synchronises {times} times for {count} micro-batches", "a backward pass averages, "
+             "unless it and its forward pass run inside of no_sync: all but the last belong there"),
+            (not seen["call"].counts.collectives, "never synchronises", "each rank would take a step of its own: run "
+             "the last micro-batch outside of no_sync, and call model(x), not model.module(x)"),
+        ):  # fmt: skip
+            case.instead(when, name, why)
         for name, parameter in model.named_parameters():
             got, other = seen["after"][name], ranks[1 - rank]["after"][name]
             case.instead(
@@ -148,21 +115,15 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
                 got=got,
             )
             case.equal(got, parameter.grad, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
-        case.instead(
-            seen["rows"] > rows,
-            f"{right} {seen['rows']} rows are computed at once, and a micro-batch has {rows}",
-            "that needs the memory of the large batch, which accumulation is to save",
-        )
-        case.instead(
-            seen["graphs"] > 1,
-            f"{right} the graphs of {seen['graphs']} micro-batches are alive at once",
-            "call backward for each micro-batch before the next one",
-        )
-        case.instead(
-            times > 1,
-            f"{right} it synchronises {times} times",
-            "the gradients of all micro-batches can travel once, added up",
-        )
+        for when, name, why in (
+            (seen["rows"] > rows, f"{right} {seen['rows']} rows are computed at once, and a micro-batch has {rows}",
+             "that needs the memory of the large batch, which accumulation is to save"),
+            (seen["graphs"] > 1, f"{right} the graphs of {seen['graphs']} micro-batches are alive at once",
+             "call backward for each micro-batch before the next one"),
+            (times > 1, f"{right} it synchronises {times} times",
+             "the gradients of all micro-batches can travel once, added up"),
+        ):  # fmt: skip
+            case.instead(when, name, why)
         for what, there in seen["left"].items():
             case.instead(there, f"leaves {what}", "put it back: the code that runs afterwards would behave differently")
 
@@ -173,43 +134,27 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
         check_call(case, rank["call"], number)
     share, used = -(-cases.LENGTH // len(ranks)), [len(rank["asked"]) for rank in ranks]
     asked = [[rank["asked"][at : at + share] for at in range(0, share * cases.EPOCHS, share)] for rank in ranks]
-    case.instead(
-        not any(used),
-        "no sample is asked for in the processes of the ranks",
-        "this check sees there who takes which: take them from DataLoader, and leave num_workers out",
-    )
-    case.instead(
-        used[0] == cases.LENGTH * cases.EPOCHS or sorted(asked[0][0]) == sorted(asked[1][0]),
-        "every rank trains on the same data",
-        f"each rank takes {share} of {cases.LENGTH} samples an epoch: give DataLoader a DistributedSampler",
-        got=[rank["asked"] for rank in ranks],
-    )
-    wanted = share * cases.EPOCHS
-    case.instead(
-        any(number != wanted for number in used),
-        f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each",
-        "train in this process, on each sample of the share once an epoch",
-    )
-    states = [rank["state"] for rank in ranks]
-    case.instead(
-        any(not torch.equal(states[0][name], state[name]) for state in states for name in state),
-        "the ranks end with different weights",
-        "ddp.module(x) goes around DistributedDataParallel, and nothing is averaged: call ddp(x)",
-        expected=states[0]["linear.bias"],
-        got=states[1]["linear.bias"],
-    )
-    case.instead(
-        all(one == sorted(one) for one in asked[0]),
-        "the data is not shuffled",
-        "DistributedSampler shuffles by default",
-        got=f"rank 0: {asked[0]}",
-    )
-    case.instead(
-        asked[0][0] == asked[0][1],
-        "every epoch has the same order",
-        "sampler.set_epoch(epoch) at the beginning of each epoch",
-        got=f"rank 0: {asked[0]}",
-    )
+    wanted, states = share * cases.EPOCHS, [rank["state"] for rank in ranks]
+    apart = any(not torch.equal(states[0][name], state[name]) for state in states for name in state)
+    biases = {"expected": states[0]["linear.bias"], "got": states[1]["linear.bias"]}
+    for when, name, why, shown in (
+        (not any(used), "no sample is asked for in the processes of the ranks",
+         "this check sees there who takes which: take them from DataLoader, and leave num_workers out", {}),
+        (used[0] == cases.LENGTH * cases.EPOCHS or sorted(asked[0][0]) == sorted(asked[1][0]),
+         "every rank trains on the same data",
+         f"each rank takes {share} of {cases.LENGTH} samples an epoch: give DataLoader a DistributedSampler",
+         {"got": [rank["asked"] for rank in ranks]}),
+        (any(number != wanted for number in used),
+         f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each",
+         "train in this process, on each sample of the share once an epoch", {}),
+        (apart, "the ranks end with different weights",
+         "ddp.module(x) goes around DistributedDataParallel, and nothing is averaged: call ddp(x)", biases),
+        (all(one == sorted(one) for one in asked[0]), "the data is not shuffled",
+         "DistributedSampler shuffles by default", {"got": f"rank 0: {asked[0]}"}),
+        (asked[0][0] == asked[0][1], "every epoch has the same order",
+         "sampler.set_epoch(epoch) at the beginning of each epoch", {"got": f"rank 0: {asked[0]}"}),
+    ):  # fmt: skip
+        case.instead(when, name, why, **shown)
     state, losses = _in_one_process(asked)
     case.instead(
         any(not torch.allclose(states[0][name], state[name], rtol=1e-3, atol=1e-5) for name in state),
