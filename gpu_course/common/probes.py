@@ -40,6 +40,16 @@ def unchanged(case: Case, before: dict[str, Any], model: nn.Module, why: str) ->
     case.instead(changed, f"leaves the model in another state: {changed}", why)
 
 
+def is_a_module(case: Case, made: Any) -> None:
+    """Fail unless a class of the answer made a module, with the tables of one."""
+    case.instead(not isinstance(made, nn.Module), f"makes a {type(made).__name__}, not a module")
+    case.instead(
+        "_parameters" not in vars(made),
+        "does not call super().__init__()",
+        "nn.Module makes its tables of parameters and buffers there: it is the first line of __init__",
+    )
+
+
 def same_parameters(case: Case, model: nn.Module, twin: nn.Module) -> None:
     """Fail unless each parameter of a trained `model` is that of its `twin`, which was trained on the CPU."""
     for name, value in model.named_parameters():

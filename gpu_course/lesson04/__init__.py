@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, difference, edges, edit, lesson
-from gpu_course.common.probes import detached, elsewhere, left_changed, state_of
+from gpu_course.common.probes import detached, elsewhere, is_a_module, left_changed, state_of
 from gpu_course.lesson04.files import Payload, payloads_run, save_elsewhere
 
 __all__ = [
@@ -108,12 +108,7 @@ def _(case: Case) -> None:
 
 def _is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
     """Fail with the name of what the mask is instead of a persistent buffer."""
-    case.instead(not isinstance(layer, nn.Module), f"makes a {type(layer).__name__}, not a module")
-    case.instead(
-        "_parameters" not in vars(layer),
-        "does not call super().__init__()",
-        "nn.Module makes its tables of parameters and buffers there: it is the first line of __init__",
-    )
+    is_a_module(case, layer)
 
     def masks(named: Iterable[tuple[str, Any]]) -> list[str]:
         alike = [m.float() for m in (mask, mask.mT, ~mask, ~mask.mT)]
@@ -155,9 +150,8 @@ def _weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[
         "a module knows its attributes, not what is in a Python list",
     )
     for name, shape in (("weight", tuple(mask.shape)), ("bias", (mask.shape[0],))):
-        case.instead(
-            shape not in by_shape, f"has no {name}: no parameter of shape {shape}", "the layer holds an nn.Linear"
-        )
+        why = "the layer holds an nn.Linear"
+        case.instead(shape not in by_shape, f"has no {name}: no parameter of shape {shape}", why)
     return by_shape[tuple(mask.shape)], by_shape[(mask.shape[0],)]
 
 
@@ -167,12 +161,9 @@ def _equals_by_hand(
     """Fail unless `got` is what the layer computes with these parameters, one product after the other."""
     products = x.cpu()[..., None, :] * torch.where(mask, weight.detach().cpu(), 0.0)
     expected = (products.sum(-1) + bias.detach().cpu()).to(weight.device)
-    case.equal(
-        detached(got),
-        expected,
-        atol=1e-5 if x.dtype == torch.float32 else 1e-9,
-        why="a weight counts where the mask is True, in every call and mode",
-    )
+    atol = 1e-5 if x.dtype == torch.float32 else 1e-9
+    why = "a weight counts where the mask is True, in every call and mode"
+    case.equal(detached(got), expected, atol=atol, why=why)
 
 
 MaskedLinear.alternative(

@@ -7,7 +7,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_course.checks import Case, edit, lesson
-from gpu_course.common.probes import detached
+from gpu_course.common.probes import detached, is_a_module
 
 exercise = lesson("07")
 
@@ -129,12 +129,7 @@ def _(case: Case) -> None:
 
 def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None:
     """Fail unless `layer` is a module with `linear` frozen and two parameters of the right shape, place and format."""
-    case.instead(not isinstance(layer, nn.Module), f"makes a {type(layer).__name__}, not a module")
-    case.instead(
-        "_parameters" not in vars(layer),
-        "does not call super().__init__()",
-        "nn.Module makes its table of parameters there: it is the first line of __init__",
-    )
+    is_a_module(case, layer)
     outputs, inputs = linear.weight.shape
     for name, shape in (("up", (outputs, rank)), ("down", (rank, inputs))):
         parameter = getattr(layer, name, None)

@@ -254,23 +254,17 @@ def _(case: Case) -> None:
         )
         case.equal(got, dict(_alone()), rtol=1e-4, why=f"this is what rank {rank} returned")
         whole = sum(value.nbytes for value in _tower().parameters())
-        case.instead(
-            not sharded,
-            "the result is right, but not every parameter is sharded over `mesh`",
-            "what is not sharded stands whole on every rank: call fully_shard on each block, then on the model",
-        )
-        case.instead(
-            peak_bytes > 2.95 * whole,
-            "the result is right, but nearly three models are alive at once",
-            f"{peak_bytes:,} bytes, and the model has {whole:,}: what one call of fully_shard takes is "
-            "gathered at once",
-        )
-        case.instead(
-            left > 0.5,
-            f"the result is right, but the last unit holds {left:.0%} of the model",
-            "fully_shard(model) takes all that no unit has yet, and gathers it at once: call fully_shard on "
-            "each of model.blocks before",
-        )
+        for when, name, why in (
+            (not sharded, "the result is right, but not every parameter is sharded over `mesh`",
+             "what is not sharded stands whole on every rank: call fully_shard on each block, then on the model"),
+            (peak_bytes > 2.95 * whole, "the result is right, but nearly three models are alive at once",
+             f"{peak_bytes:,} bytes, and the model has {whole:,}: what one call of fully_shard takes is gathered at "
+             "once"),
+            (left > 0.5, f"the result is right, but the last unit holds {left:.0%} of the model",
+             "fully_shard(model) takes all that no unit has yet, and gathers it at once: call fully_shard on each of "
+             "model.blocks before"),
+        ):  # fmt: skip
+            case.instead(when, name, why)
 
 
 train_sharded.broken(
