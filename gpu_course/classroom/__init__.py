@@ -4,9 +4,9 @@ classroom.table(lines)     as text
 classroom.page(lines)      as a page: who stands where, which mistakes most people make, what the class has gained
 """
 
-from gpu_course.classroom.found import Line, Unread, lines
 from gpu_course.classroom.page import page
 from gpu_course.classroom.people import Class, Person, gathered
+from gpu_course.classroom.reading import Line, Unread, lines
 from gpu_course.classroom.table import table
 from gpu_course.classroom.written import PREFIX, Progress, read, write
 

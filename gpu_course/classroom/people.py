@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from gpu_course import exam
 from gpu_course import solved as store
-from gpu_course.classroom import found, written
+from gpu_course.classroom import reading, written
 
 __all__ = ["Class", "Person", "gathered"]
 
@@ -30,7 +30,7 @@ class Person:
     result: exam.Person | None = None
     shown: str = ""
 
-    def add(self, line: found.Line) -> str:
+    def add(self, line: reading.Line) -> str:
         """Take what a line says; return a remark where it contradicts what an earlier one said."""
         self.lines.append(line.number)
         if isinstance(line.says, written.Progress):
@@ -63,7 +63,7 @@ class Class:
 
     people: list[Person]
     remarks: list[str]
-    unread: list[found.Unread]
+    unread: list[reading.Unread]
 
     @property
     def count(self) -> int:
@@ -79,8 +79,8 @@ def gathered(lines: Iterable[str]) -> Class:
     """
     people: dict[tuple[str, str], Person] = {}
     remarks, unread = [], []
-    for line in found.lines(lines):
-        if isinstance(line, found.Unread):
+    for line in reading.lines(lines):
+        if isinstance(line, reading.Unread):
             unread.append(line)
             continue
         name, code = line.says.name.strip(), line.says.code

@@ -13,7 +13,7 @@ from urllib.parse import quote_plus
 import pytest
 
 from gpu_course import catalogue, classroom, exam, misconceptions, sealing
-from gpu_course.classroom import found, written
+from gpu_course.classroom import reading, written
 
 GUIDE = Path(__file__).parents[2] / "docs" / "instructors" / "progress.md"
 EXERCISES = [
@@ -313,7 +313,8 @@ def test_the_examples_of_the_guide_are_read(monkeypatch):
     monkeypatch.undo()
     blocks = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     examples = [block.strip() for block in blocks if block.startswith("course-")]
-    assert [found._prefix(found._START.match(line)) for line in examples] == [f"{written.PREFIX};", f"{exam.PREFIX};"]
+    prefixes = [reading._prefix(reading._START.match(line)) for line in examples]
+    assert prefixes == [f"{written.PREFIX};", f"{exam.PREFIX};"]
     made = classroom.gathered(examples)
     assert made.unread == [] and len(made.people) == 1
     (ada,) = made.people
