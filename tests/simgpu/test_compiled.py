@@ -174,6 +174,64 @@ def test_a_forecast_compiled_casts_as_its_step_does():
     assert rates == {"bf16"} and compiled.on("T4").formats == ("bf16",)
 
 
+@torch.compiler.disable
+def attend(x):
+    return (x @ x.T).softmax(-1) @ x
+
+
+class Disabled(nn.Module):
+    """Between two layers calls what PyTorch's compiler does not compile."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.last(attend(self.first(x).relu())).relu()
+
+
+def test_what_runs_outside_of_the_graphs_is_named_and_not_left_out_of_the_time():
+    found = simgpu.compiled(Disabled(), torch.ones(4, 8))
+    assert found.outside == ("mm", "_softmax", "mm") and len(found.graphs) == 2
+    line = Disabled.forward.__code__.co_firstlineno + 1
+    said = f"3 operators would run uncompiled: mm, _softmax; a graph breaks at test_compiled.py:{line}"
+    assert found.error == said and said in str(found)
+
+    ahead = simgpu.forecast(Disabled, lambda: torch.empty(4, 8))
+    compiled = ahead.compiled()
+    assert compiled.found.error == said
+    assert compiled.on("T4").total_s == ahead.on("T4").total_s
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(8, 8)
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+def test_a_model_of_which_nothing_is_compiled_gains_nothing():
+    ahead = simgpu.forecast(Recurrent, lambda: torch.empty(5, 4, 8))
+    compiled = ahead.compiled()
+    assert not compiled.found.graphs and "would run uncompiled" in compiled.found.error
+    assert compiled.on("T4").total_s == ahead.on("T4").total_s
+
+
+def test_a_break_with_nothing_in_it_leaves_nothing_outside():
+    class Printing(Disabled):
+        def forward(self, x):
+            hidden = self.first(x).relu()
+            if hidden.sum() > 100:
+                hidden = hidden * 2
+            print("half way")
+            return self.last(hidden)
+
+    found = simgpu.compiled(Printing(), torch.ones(4, 8))
+    assert found.breaks and found.outside == () and found.error == ""
+
+
 def test_what_cannot_be_compiled_is_refused():
     ahead = simgpu.forecast(make_model, make_batch)
     with pytest.raises(ValueError, match="mode must be one of"):

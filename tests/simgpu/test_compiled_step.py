@@ -126,7 +126,7 @@ def test_a_program_that_asks_for_its_report_goes_on_as_before():
         assert first.compiled.step_time == pytest.approx(session.report().compiled.step_time)
 
 
-@pytest.mark.parametrize("why", ["copied", "raises", "compiled", "none"])
+@pytest.mark.parametrize("why", ["copied", "raises", "compiled", "none", "outside"])
 def test_where_nothing_is_known_one_sentence_says_why_and_the_step_as_it_is(why):
     class Locked(Net):
         def __init__(self):
@@ -139,6 +139,10 @@ def test_where_nothing_is_known_one_sentence_says_why_and_the_step_as_it_is(why)
                 raise RuntimeError("no weights were read")
             return super().forward(x)
 
+    class Disabled(Net):
+        def forward(self, x):
+            return super().forward(torch.compiler.disable(torch.tanh)(x @ x.T @ x))
+
     with simgpu.cuda("T4", record=True, compiled=True) as session:
         x = torch.randn(256, 64, device="cuda")
         if why == "none":
@@ -147,12 +151,13 @@ def test_where_nothing_is_known_one_sentence_says_why_and_the_step_as_it_is(why)
             (x @ weight).sum().backward()
             optimizer.step()
         else:
-            model = {"copied": Locked, "raises": Once}.get(why, Net)().cuda()
+            model = {"copied": Locked, "raises": Once, "outside": Disabled}.get(why, Net)().cuda()
             train(torch.compile(model) if why == "compiled" else model, x)
         report = session.report()
     words = {
         "copied": "Locked cannot be copied: cannot pickle", "raises": "no weights were read",
         "compiled": "the program compiles its model already", "none": "no model was called",
+        "outside": "1 operator would run uncompiled: tanh; a graph breaks at test_compiled_step.py:",
     }  # fmt: skip
     assert report.compiled.step_time is report.compiled.gain is None and words[why] in report.compiled.error
     said = "What `torch.compile` would bring is not known: "
@@ -173,7 +178,7 @@ class Net(nn.Sequential):
         return x
 
 model = Net(nn.Linear(64, 512), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(512), nn.Linear(512, 8)).cuda()
-model[0].register_forward_hook(lambda module, inputs, result: outputs.append(result.shape) or print("hook"))
+model[0].register_forward_hook(lambda module, inputs, result: outputs.append(result.shape))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for x in torch.randn(4, 2048, 64):
     optimizer.zero_grad()

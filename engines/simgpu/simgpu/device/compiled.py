@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from simgpu.device.operators import Plan
 from simgpu.ground import inductor, tables
+from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.ground.units import bytes_text
 from simgpu.machine.prices import Cost, price
 
@@ -55,10 +57,14 @@ class GraphBreak:
 
 @dataclass(frozen=True, repr=False)
 class Compiled(tables.Table):
-    """What `torch.compile` makes of a function: `graphs` with their kernels, and the `breaks` between them."""
+    """What `torch.compile` makes of a function: `graphs` with their kernels, and the `breaks` between them.
+
+    `outside` are the operators that run outside of the graphs, as they would without compiling.
+    """
 
     graphs: tuple[CompiledGraph, ...]
     breaks: tuple[GraphBreak, ...]
+    outside: tuple[str, ...] = ()
 
     head = ("kernel", "operators", "bytes", "FLOPs")
     right = (2, 3)
@@ -67,6 +73,17 @@ class Compiled(tables.Table):
     def kernels(self) -> tuple[CompiledKernel, ...]:
         """The kernels of all graphs, in their order."""
         return tuple(kernel for graph in self.graphs for kernel in graph.kernels)
+
+    @property
+    def error(self) -> str:
+        """Why it is not known how long the function would take, in a sentence, or nothing."""
+        failed = [f"the kernels of a graph are not known: {graph.error}" for graph in self.graphs if graph.error]
+        if self.outside:
+            names = list(dict.fromkeys(self.outside))
+            some = ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
+            where = "".join(f"; a graph breaks at {one.line}" for one in self.breaks[:1])
+            failed.append(f"{_some(len(self.outside), 'operator')} would run uncompiled: {some}{where}")
+        return "; ".join(failed)
 
     @property
     def nbytes(self) -> int:
@@ -91,7 +108,7 @@ class Compiled(tables.Table):
         graphs, kernels, breaks = (_some(len(self.graphs), "graph"), _some(len(self.kernels), "kernel"), self.breaks)
         told = [f"{graphs}, {kernels}, {bytes_text(self.nbytes)} read and written"]
         told += [f"graph break at {one.line}: {one.reason}" for one in breaks]
-        return "\n".join(told + [f"kernels are not known: {one.error}" for one in self.graphs if one.error])
+        return "\n".join(told + ([self.error] if self.error else []))
 
 
 def _some(number: int, name: str) -> str:
@@ -109,20 +126,23 @@ def compiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Compile
     function that calls itself, or that was compiled before with other sizes, are told as often as they run.
 
     Kernels are those for an A100's 108 multiprocessors. Where PyTorch's compiler fails, a graph says so in `error`.
+    What it leaves to run uncompiled, such as a function under `torch.compiler.disable`, stands in `outside`.
     """
     collected = _Collected()
     _collecting.append(collected)
     try:
-        torch.compile(function, backend=_collect)(*args, **kwargs)
+        with _Outside(collected):
+            torch.compile(function, backend=_collect)(*args, **kwargs)
     finally:
         _collecting.pop()
-    return Compiled(tuple(collected.graphs), tuple(collected.breaks))
+    return Compiled(tuple(collected.graphs), tuple(collected.breaks), tuple(collected.outside))
 
 
 class _Collected:
     def __init__(self) -> None:
         self.graphs: list[CompiledGraph] = []
         self.breaks: list[GraphBreak] = []
+        self.outside: list[str] = []
 
     def add(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
         self.graphs.append(kernels_of(graph, inputs))
@@ -130,15 +150,36 @@ class _Collected:
 
 
 _collecting: list[_Collected] = []
+_NAMED = 3  # operators that a sentence names
+
+
+class _Outside(TorchDispatchMode):
+    """Notes the operators that start kernels; inside of a graph it is off."""
+
+    def __init__(self, collected: _Collected) -> None:
+        super().__init__()
+        self._collected = collected
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Say that what PyTorch's compiler does is none of its business."""
+        return True
+
+    def __torch_dispatch__(self, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        plan = Plan.of(func)
+        if func.namespace != "prim" and not (func.is_view or plan.row.memory_only or plan.waits):
+            self._collected.outside.append(plan.name)
+        return func(*args, **(kwargs or {}))
 
 
 def _collect(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """A backend that tells the kernels of a graph whenever it runs."""
 
     def run(*values: Any) -> Any:
-        if _collecting:
-            _collecting[-1].add(graph, values)
-        return graph.forward(*values)
+        with _disable_current_modes():
+            if _collecting:
+                _collecting[-1].add(graph, values)
+            return graph.forward(*values)
 
     return run
 

@@ -60,7 +60,7 @@ class Compiler:
                 self._known[key] = compiled(run, *args, **kwargs)
         self.found.append(self._known[key])
         known = self._known[key]
-        return () if any(graph.error for graph in known.graphs) else known.kernels
+        return () if known.error else known.kernels
 
     def _note(self, kernels: Sequence[CompiledKernel]) -> None:
         log, stream = self._recorder.log, self._recorder.stream

@@ -149,9 +149,9 @@ class Forecast:
 
         PyTorch's compiler finds the graphs and says which kernels it would write, forward and backward
         (`simgpu.compiled`); the loss and the optimizer stay uncompiled. With `mode="reduce-overhead"` the kernels of
-        each pass are one launch. Where the kernels of a graph are not known, the call is timed as it is without
-        compiling, and `found` says why. Memory is that of the uncompiled program. Raises ValueError for another mode,
-        and for several ranks.
+        each pass are one launch. Where the kernels of a graph are not known, or operators run outside of the graphs,
+        the call is timed as it is without compiling, and `found.error` says why. Memory is that of the uncompiled
+        program. Raises ValueError for another mode, and for several ranks.
         """
         if mode not in MODES:
             raise ValueError(f"mode must be one of {MODES}, not {mode!r}")
@@ -174,8 +174,8 @@ class CompiledForecast(Forecast):
     def found(self) -> Compiled:
         """The kernels of the step's graphs, and the graph breaks."""
         calls = self._run.compiled
-        graphs, breaks = ([one for call in calls for one in getattr(call, name)] for name in ("graphs", "breaks"))
-        return Compiled(tuple(graphs), tuple(breaks))
+        names = "graphs", "breaks", "outside"
+        return Compiled(*(tuple(one for call in calls for one in getattr(call, name)) for name in names))
 
     def compiled(self, mode: str | None = None) -> "CompiledForecast":
         """Return the forecast in another mode."""

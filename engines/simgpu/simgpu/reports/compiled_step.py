@@ -145,9 +145,9 @@ class ModelCalls:
                     self._found[key] = _compiled(call)
                 except Exception as error:  # of the program's code, or of PyTorch's compiler
                     self.error = f"{type(call.model).__name__}: {_first_line(error)}"
-        failed = [graph.error for found in self._found.values() for graph in found.graphs if graph.error]
+        failed = [found.error for found in self._found.values() if found.error]
         if failed:
-            self.error = f"the kernels of a graph are not known: {failed[0]}"
+            self.error = failed[0]
 
     def step(self, basis: Basis, eager_s: float) -> CompiledStep:
         """Return what a step would take that takes `eager_s` as it is, in the mean of the recorded ones."""
