@@ -22,14 +22,14 @@ from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, 
 from simgpu.device.torch_functions import check_generator
 from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
-from simgpu.ground.nodes import new_node
+from simgpu.ground.nodes import NO_PASS, new_node
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine import determinism, flops, missing_kernels, waiting
 from simgpu.machine.operator_table import name_of, row_of, takes_host_long
 from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
 
 aten = torch.ops.aten
-_in_autocast = torch._C._is_any_autocast_enabled
+_in_autocast, _backward_pass = torch._C._is_any_autocast_enabled, torch._C._current_graph_task_id
 _PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
 _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
 
@@ -48,7 +48,7 @@ class Plan:
         written = [(index, a) for index, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else index for index, a in written)
         self._flops = flops.formula_of(func)
-        self.library = takes_host_long(name)
+        self.library, self.of_lists = takes_host_long(name), name.startswith(("_foreach_", "_fused_"))
         self.waits_by_call = row.waits if callable(row.waits) else None
         self.waits = row.waits is True or (not row.waits and torch.Tag.dynamic_output_shape in func.tags)
         self.pointwise = torch.Tag.pointwise in func.tags
@@ -83,7 +83,7 @@ def dispatch(
     if state.forked:
         raise device_kind.forked()
     clock = state.world.clock
-    if (clock.called_ns or clock.log is not None) and (kind := new_node()):
+    if (clock.called_ns or clock.log is not None) and _backward_pass() != NO_PASS and (kind := new_node()):
         clock.called(kind)
     if plan.simple and not kwargs and clock.races is None:
         result = _run_simple(func, plan, args)
@@ -177,7 +177,7 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
         _refresh(plan, args, kwargs)
     waits = plan.waits if plan.waits_by_call is None else plan.waits_by_call(Call(func, args, kwargs))
     if new or plan.mutates or waits:
-        inputs = [part for t in tensors for part in sparse.parts(t._inner if type(t) is SimTensor else t)]
+        inputs = [t._inner if type(t) is SimTensor else t for t in tensors]
         _charge(plan, index, inputs, inner_args, inner_kwargs, out)
         if state.world.clock.races is not None:
             changed = [_changed(which, args, kwargs) for which in plan.mutates]
@@ -328,7 +328,7 @@ def _wrap(out: Any, index: int, given: Sequence[Any]) -> tuple[Any, bool]:
         for tensor in given:
             if type(tensor) is SimTensor and tensor._inner is out:
                 return tensor, False
-        if sparse.is_sparse(out) or out.is_nested:
+        if out.layout is not torch.strided or out.is_nested:
             return adopt(out, index), True
         new = state.world.memory.own(out, index)
         if not new and torch.is_inference_mode_enabled() and not out.is_inference():
@@ -344,10 +344,12 @@ def _wrap(out: Any, index: int, given: Sequence[Any]) -> tuple[Any, bool]:
 def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwargs: Kwargs, out: Any) -> None:
     """Advance the virtual clock by what this operator costs."""
     if not plan.row.memory_only:  # what only gets memory is in the prices of the operators that ask for it
-        outputs = [t for t in (out if isinstance(out, list | tuple) else (out,)) if isinstance(t, torch.Tensor)]
-        if any(isinstance(t, torch.Tensor) and sparse.is_sparse(t) for t in (*args, *outputs)):
+        several = isinstance(out, list | tuple)
+        outputs = [t for t in (out if several else (out,)) if isinstance(t, torch.Tensor)]
+        if any(map(sparse.is_sparse, (*inputs, *outputs))):
             nbytes = sum(sparse.nbytes(t) for t in (*inputs, *outputs))
-            cost = price_of_elements(sum(t.numel() for t in inputs), nbytes, "fp32")
+            numbers = sum(part.numel() for t in inputs for part in sparse.parts(t))
+            cost = price_of_elements(numbers, nbytes, "fp32")
         else:
             cost = price(plan, inputs, outputs, args, kwargs, out)
         state.world.clock.kernel(index, plan.name, cost)

@@ -337,16 +337,12 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner`, whose storage is accounted already, as a tensor on simulated GPU `index`."""
     if inner.is_quantized:
         raise NotImplementedError("the simulated GPU has no quantized tensors: quantize on the CPU")
-    if inner.layout in sparse.LAYOUTS:
-        return _as_sparse(inner, index)
-    if inner.layout is not torch.strided and not inner.is_nested:
-        raise NotImplementedError(
-            f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones, or layouts COO, CSR and CSC"
-        )
     if inner.is_nested:
         raise NoNestedTensorsError(
             "the simulated GPU has no nested tensors: give nn.TransformerEncoder enable_nested_tensor=False"
         )
+    if inner.layout is not torch.strided:
+        return _as_sparse(inner, index)
     device, offset = state.world.meta_devices[index], inner.storage_offset() or None
     strides = None if offset is None and is_plain(inner, inner.shape) else inner.stride()
     tensor = make(SimTensor, inner.shape, strides, offset, dtype=inner.dtype, device=device, _extra_dispatch_keys=KEYS)
@@ -363,6 +359,10 @@ def _as_sparse(inner: torch.Tensor, index: int) -> SimTensor:
 
     Its indices and values are accounted by `adopt` and by operators, since it has no storage of its own.
     """
+    if inner.layout not in sparse.LAYOUTS:
+        raise NotImplementedError(
+            f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones, or layouts COO, CSR and CSC"
+        )
     shell = torch.empty(inner.shape, layout=inner.layout, dtype=inner.dtype, device="meta")
     tensor: Any = TORCH.Tensor._make_subclass(SimTensor, shell, False, dispatch_device=True)
     tensor._inner, tensor._index, tensor._nbytes = inner, index, _SPARSE

@@ -4,12 +4,12 @@ import threading
 
 import torch
 
-_FORWARD = -1  # the number of the backward pass that runs, where none does
+NO_PASS = -1  # the number of the backward pass that runs, where none does
 _OF_LEAVES = 2**64 - 1  # the number of each node that adds a gradient to its parameter's
 
 
 class _Here(threading.local):
-    last: tuple[int, int] = (_FORWARD, 0)
+    last: tuple[int, int] = (NO_PASS, 0)
 
 
 _here = _Here()
@@ -18,7 +18,7 @@ _here = _Here()
 def new_node() -> str:
     """Return what has begun since the last call in this thread: "node", "accumulate" for a parameter's, or ""."""
     backward = torch._C._current_graph_task_id()
-    if backward == _FORWARD:
+    if backward == NO_PASS:
         return ""
     node = torch._C._current_autograd_node()
     if node is None:

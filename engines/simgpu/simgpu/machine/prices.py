@@ -65,15 +65,19 @@ def price(
     else:
         flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
         rate = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
-    of = "library" if plan.library else "light"
-    cost = Cost(flops, nbytes, rate, strided, by_formula=formula is not None, host=of)
-    if plan.name.startswith(("_foreach_", "_fused_")) and args and isinstance(args[0], list | tuple):
-        cost = replace(cost, tensors=len(args[0]))
+    tensors = len(args[0]) if plan.of_lists and args and isinstance(args[0], list | tuple) else 0
+    host = "library" if plan.library else "light"
+    cost = _cost(flops, nbytes, rate, strided, formula is not None, host, tensors)
     rule = plan.row.price
     return cost if rule is None else rule(cost, args, kwargs, outputs)
 
 
 @functools.lru_cache(maxsize=4096)  # a program asks for the same sizes again and again
+def _cost(flops: int, nbytes: int, rate: str, strided: bool, by_formula: bool, host: str, tensors: int) -> Cost:
+    return Cost(flops, nbytes, rate, strided, by_formula=by_formula, host=host, tensors=tensors)
+
+
+@functools.lru_cache(maxsize=4096)
 def price_of_elements(flops: int, nbytes: int, rate: str) -> Cost:
     """Return what a kernel costs that does one operation for each element of its result, read and written in order."""
     return Cost(flops, nbytes, rate)
