@@ -29,7 +29,7 @@ from benchmarks import programs, published
 from course_utils import tables
 from simgpu import evidence
 
-EVERY = 16  # of the networks in the order of their names
+EVERY = (256, 128, 64, 32, 16)  # of the networks in the order of their names, so that a part is spread over all
 TABLES = {  # by GPU: the table of what runs operator by operator, the compiled one
     name: tuple(f"benchmark-infer-amp-nchw-pt291-{cuda}-{short}{kind}.csv" for kind in ("", "-dynamo"))
     for name, cuda, short in (("RTX 5090", "cu130", "5090"), ("RTX 4090", "cu128", "4090"))
@@ -37,17 +37,20 @@ TABLES = {  # by GPU: the table of what runs operator by operator, the compiled 
 CLASSES = (1, 5, 20)  # bounds of the classes of size: billions of multiplications and additions for an image
 
 
-def drawn(folder: Path) -> Iterator[tuple[str, list]]:
-    """Yield (GPU, row) for each network that is compared, what is predicted left out."""
-    chosen: list[str] = []
-    for gpu, files in TABLES.items():
-        plain, compiled = ({row["model"]: row for row in _read(folder / file)} for file in files)
-        alike = sorted(name for name in plain if name in compiled and _setting(plain[name]) == _setting(compiled[name]))
-        chosen = [name for name in alike if name in chosen] if chosen else alike[::EVERY]
-        for name in chosen:
-            measured, before = (float(one[name]["infer_step_time"]) for one in (compiled, plain))
-            size, batch = _setting(plain[name])
-            yield gpu, [name, size, batch, measured, None, "", 0, before, None, float(plain[name]["infer_gmacs"])]
+def drawn(folder: Path) -> list[list[tuple[str, list]]]:
+    """Return for each network that is compared its (GPU, row)s, what is predicted left out."""
+    known = {
+        gpu: [{row["model"]: row for row in _read(folder / file)} for file in files] for gpu, files in TABLES.items()
+    }
+    alike = {gpu: [name for name in plain if _same(plain[name], compiled)] for gpu, (plain, compiled) in known.items()}
+    names = sorted(alike["RTX 5090"])
+    chosen = dict.fromkeys(name for every in EVERY for name in names[::every])
+    return [[(gpu, _row(name, *known[gpu])) for gpu in TABLES if name in alike[gpu]] for name in chosen]
+
+
+def _row(name: str, plain: dict[str, dict[str, str]], compiled: dict[str, dict[str, str]]) -> list:
+    before, after = (float(table[name]["infer_step_time"]) for table in (plain, compiled))
+    return [name, *_setting(plain[name]), after, None, "", 0, before, None, float(plain[name]["infer_gmacs"])]
 
 
 def _read(path: Path) -> Iterator[dict[str, str]]:
@@ -55,34 +58,44 @@ def _read(path: Path) -> Iterator[dict[str, str]]:
         yield from csv.DictReader(file)
 
 
+def _same(row: dict[str, str], compiled: dict[str, dict[str, str]]) -> bool:
+    """Return whether both tables have the network, with the same size of image and the same batch."""
+    return row["model"] in compiled and _setting(row) == _setting(compiled[row["model"]])
+
+
 def _setting(row: dict[str, str]) -> tuple[int, int]:
     return int(row["infer_img_size"]), int(row["infer_batch_size"])
 
 
 def draw(folder: Path, stored: dict[str, Any]) -> None:
-    """Predict the networks of the tables in `folder`, and put them into what is `stored`."""
+    """Predict the networks of the tables in `folder`, and store each with what is `stored`, unless it is there."""
     compared = {table["gpu"]: table for table in stored["tables"] if table.get("compiled")}
-    rows: dict[tuple[str, int, int], list[tuple[str, list]]] = {}
-    for gpu, row in drawn(folder):
-        rows.setdefault(tuple(row[:3]), []).append((gpu, row))
-    for table in compared.values():
-        table["rows"] = []
+    networks = drawn(folder)
+    there = {(gpu, row[0]) for gpu, table in compared.items() for row in table["rows"]}
     begin = time.perf_counter()
-    for done, (network, both) in enumerate(rows.items(), 1):
-        known: dict[str, Any] = {}
-        for gpu, row in both:
-            try:
-                row[4:6] = published.predict(compared[gpu], row, known)
-                row[8] = published.predict_eager(compared[gpu], row, known)
-            except Exception as error:  # of timm, or of what a forecast refuses
-                print(f"left out: {network[0]}: {type(error).__name__}: {str(error)[:200]}", flush=True)
-                break
-            if row[5] != "compiled":
-                print(f"left out: {network[0]}: its kernels are not known", flush=True)
-                break
-            compared[gpu]["rows"].append(row)
+    for done, network in enumerate(networks, 1):
+        if there.isdisjoint((gpu, row[0]) for gpu, row in network):
+            _predict(network, compared)
+            published.store(stored)
         if done % 10 == 0:
-            print(f"{done} of {len(rows)} networks, {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+            print(f"{done} of {len(networks)}, {time.perf_counter() - begin:.0f} s", file=sys.stderr, flush=True)
+
+
+def _predict(network: list[tuple[str, list]], compared: dict[str, dict[str, Any]]) -> None:
+    """Predict the rows of a network, and put them into the tables of their GPUs; say so where it cannot be done."""
+    known: dict[str, Any] = {}
+    for gpu, row in network:
+        try:
+            row[4:6] = published.predict(compared[gpu], row, known)
+            row[8] = published.predict_eager(compared[gpu], row, known)
+        except Exception as error:  # of timm, or of what a forecast refuses
+            print(f"left out: {row[0]}: {type(error).__name__}: {str(error)[:200]}", flush=True)
+            return
+        if row[5] != "compiled":
+            print(f"left out: {row[0]}: its kernels are not known", flush=True)
+            return
+    for gpu, row in network:
+        compared[gpu]["rows"].append(row)
 
 
 def show(bar: evidence.ErrorBar) -> None:
