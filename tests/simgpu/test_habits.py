@@ -13,6 +13,7 @@ from simgpu.reports.limits import limit
 from simgpu.reports.remarks import REMARKS
 from tests import children
 from tests.simgpu.habit_programs import HABITS, SOUND, STYLES, edited
+from tests.simgpu.simulated import _fresh  # noqa: F401
 
 EDITS = [(code, edit) for code, edits in HABITS.items() for edit in edits]
 CASES = [  # each habit in one of the three styles, and once a week in all
@@ -22,15 +23,15 @@ CASES = [  # each habit in one of the three styles, and once a week in all
 ]
 
 
-def reported(text, folder, name):
-    """Run a program on CUDA's face, in this process, and return its report."""
+def reported(text, folder, name, **names):
+    """Run a program on CUDA's face, in this process, with these names known, and return its report."""
     path = folder / f"{name}.py"
     path.write_text(text, encoding="utf-8")
     linecache.checkcache()
     with simgpu.cuda("T4", record=True, data_ms=0.01) as session:
         teacher = nn.Linear(16, 4).cuda()
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(text, str(path), "exec"), {"__name__": "program", "KEPT": [], "TEACHER": teacher})
+            exec(compile(text, str(path), "exec"), {"__name__": "program", "KEPT": [], "TEACHER": teacher} | names)
         return session.report()
 
 
@@ -173,3 +174,12 @@ def test_a_model_is_walked_through_once_until_it_gets_another_part():
         model.more = nn.Dropout()
         model(x)
         assert len(walks) == 2
+
+
+def test_garbage_of_others_that_goes_meanwhile_hides_no_growth(tmp_path):
+    """Each step frees something that was there before the recording, and more than the loss that it keeps."""
+    *edits, named = HABITS["memory-grows"][0]
+    old = [torch.empty(1 << 16, device="sim:0") for _ in range(64)]
+    text = edited("loop", *edits).replace("KEPT.append(loss)", "KEPT.append(loss); OLD.pop()")
+    report = reported(text, tmp_path, "train", OLD=old)
+    assert [named in one.source for one in report.suspects if one.code == "memory-grows"] == [True]

@@ -46,7 +46,8 @@ class GrowthWatch:
 
     def step(self, number: int) -> None:
         """Step `number`, from 1, has ended."""
-        self._ends = [*self._ends[-2:], self._holdings.now_bytes()]
+        if number > self._next - 3:
+            self._ends = [*self._ends[-2:], self._holdings.made_bytes()]
         if number < self._next:
             return
         self._next = 2 * number

@@ -65,6 +65,7 @@ class Holdings:
         for device in devices:
             for tensor, owner in tensors_on(device):
                 self._label(tensor, _OF_LEDGER.get(owner, owner), only_first=True)
+        self._were_there = self._changes
 
     # ---- told by the account of memory --------------------------------------------------------------------------
     def charged(self, ref: Any) -> None:
@@ -130,10 +131,11 @@ class Holdings:
         return None if ref is None else self._live.get(id(ref))
 
     # ---- what is asked ------------------------------------------------------------------------------------------
-    def now_bytes(self, gpu: int = 0) -> int:
-        """Return the bytes that are alive."""
+    def made_bytes(self, gpu: int = 0) -> int:
+        """Return the bytes alive of what was made since the beginning: what was there may be garbage, and go."""
         self._accounts.bury()
-        return self._now[gpu]
+        made = [held.nbytes for held in self._live.values() if held.gpu == gpu and held.born > self._were_there]
+        return sum(made)
 
     def at_peak(self, gpu: int) -> list[Held]:
         """Return what was alive at the peak of a GPU; the bytes add up to it."""
