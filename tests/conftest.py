@@ -43,6 +43,12 @@ def _shared() -> dict[str, object]:
     return found | {"how matplotlib draws": _look(), "the handlers of signals": _handlers()}
 
 
+def _simulated_gpus() -> int:
+    """Return how many simulated GPUs this process has, 0 before it has any: the first test that asks decides."""
+    simgpu = sys.modules.get("simgpu")
+    return torch.get_device_module("sim").device_count() if simgpu and simgpu.enabled() else 0
+
+
 def _threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if not thread.daemon}
 
@@ -79,6 +85,7 @@ def settings_are_left_as_they_were():
         for one, handler in zip((signal.SIGINT, signal.SIGTERM), shared["the handlers of signals"], strict=True):
             signal.signal(one, handler)
     assert not changed, f"the test leaves {', '.join(changed)} changed"
+    assert _simulated_gpus() in (0, 2), "the first test that uses simulated GPUs asks for two: others need them"
     for thread in (left := _threads() - threads):
         thread.join(60)
     assert not [thread for thread in left if thread.is_alive()], "the test leaves threads that run on"

@@ -220,7 +220,7 @@ def test_a_static_page_shows_one_picture_and_its_words(name):
         assert EXPLORERS[name].explore().caption() in page.locator(".jp-OutputArea-output").inner_text()
 
 
-def test_a_report_fits_a_page_of_400_pixels_and_keeps_the_names_of_its_columns():
+def test_a_report_fits_a_page_of_400_pixels_and_keeps_the_names_of_its_columns(sim):
     with simgpu.cuda(record=True) as session:
         model = torch.nn.Linear(64, 64).cuda()
         optimizer = torch.optim.AdamW(model.parameters())
