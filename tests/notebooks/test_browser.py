@@ -178,6 +178,29 @@ def test_the_keyboard_alone_runs_a_cell_guesses_asks_for_a_hint_and_moves_a_slid
         assert lab.errors == []
 
 
+COPIES = """
+from gpu_course import solved, your_line
+solved.change({solved.key("00", "double"): True})
+your_line.copy("Ada")
+"""
+
+
+@pytest.mark.slow
+def test_the_button_below_your_line_copies_the_line_that_is_printed(tmp_path):
+    made = notebook("transfer")
+    made.cells = [new_code_cell(COPIES)]
+    nbformat.write(made, tmp_path / "line.ipynb")
+    with browser.lab(tmp_path) as lab:
+        lab.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        lab.open("line.ipynb")
+        lab.run_all()
+        said = lab.page.locator(".jp-OutputArea-output")
+        said.locator("button").click()
+        said.filter(has_text="Copied").wait_for()
+        copied = lab.page.evaluate("navigator.clipboard.readText()")
+        assert copied.startswith("course-progress-") and copied in said.first.inner_text().splitlines()
+
+
 @pytest.mark.slow
 def test_a_saved_notebook_shows_its_widgets_when_it_is_opened_again(tmp_path):
     """In a JupyterLab that was started without `make lab`, with nothing but what the wheel brings."""
