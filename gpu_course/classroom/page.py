@@ -37,6 +37,7 @@ thead button { all: unset; cursor: pointer; } thead button:focus-visible { outli
 th[aria-sort=ascending] button::after { content: " ▲"; } th[aria-sort=descending] button::after { content: " ▼"; }
 tbody th { font-weight: normal; min-width: 7rem; max-width: 14rem; overflow: hidden; } td.mark { min-width: 2.2em; }
 .solved { background: var(--solved); } .tried { background: var(--tried); } .stuck { background: var(--stuck); }
+@media screen and (max-width: 850px) { table { display: block; overflow-x: auto; } }
 @media print { body { margin: 0; font-size: 10px; } tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
   thead { display: table-header-group; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
 """
