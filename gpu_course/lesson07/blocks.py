@@ -147,31 +147,25 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
     torch.manual_seed(1)
     got = case.call(blocks, x, given, limit, modifies=True, draws=True)
     after = floor.used_bytes - before
-    case.instead(given != kept, "modifies kept_bytes", "the caller still needs it: work on a copy")
     changed = left_changed(state, state_of(blocks)) or any(type(block) is not _Chain for block in blocks)
-    case.instead(changed, f"leaves the blocks changed: {changed}", "the next call would go another way")
-    case.instead(
-        any(one.grad is not None for one in (x, *blocks.parameters())),
-        "calls backward()",
-        "the caller does, with a loss of its own; gradients would count twice",
-    )
-    case.instead(
-        x.requires_grad != chains.x_trained,
-        "makes x require a gradient",
-        "the caller's x stays as it is: use_reentrant=False works without",
-    )
-    case.instead(not torch.equal(x.detach().cpu(), x_before), "modifies x", "a block in front may need it for backward")
+    for when, name, why in (
+        (given != kept, "modifies kept_bytes", "the caller still needs it: work on a copy"),
+        (changed, f"leaves the blocks changed: {changed}", "the next call would go another way"),
+        (any(one.grad is not None for one in (x, *blocks.parameters())), "calls backward()",
+         "the caller does, with a loss of its own; gradients would count twice"),
+        (x.requires_grad != chains.x_trained, "makes x require a gradient",
+         "the caller's x stays as it is: use_reentrant=False works without"),
+        (not torch.equal(x.detach().cpu(), x_before), "modifies x", "a block in front may need it for backward"),
+    ):  # fmt: skip
+        case.instead(when, name, why)
     case.equal(got, expected, why="checkpointing changes memory and time, not the result")
-    case.instead(
-        case.counts.copies_d2h,
-        "copies to the host",
-        "a block is computed again sooner than its tensors go there and come back",
-    )
-    case.instead(
-        case.counts.host_reads,
-        "lets the host read values",
-        "it waits for all that is queued; bytes are known without: kept_bytes, limit_bytes and x.nbytes",
-    )
+    for when, name, why in (
+        (case.counts.copies_d2h, "copies to the host",
+         "a block is computed again sooner than its tensors go there and come back"),
+        (case.counts.host_reads, "lets the host read values",
+         "it waits for all that is queued; bytes are known without: kept_bytes, limit_bytes and x.nbytes"),
+    ):  # fmt: skip
+        case.instead(when, name, why)
     again = _backward(case, blocks, x, got, wanted)
     case.instead(
         after > limit,

@@ -178,12 +178,9 @@ def _rows(number: int) -> str:
 def _name_change(case: Case, number: int, now: torch.Tensor, weights: list[torch.Tensor]) -> None:
     """Fail with how the weights `now`, after step `number`, differ from `weights[number + 1]`."""
     if number:
-        case.instead(
-            True,
-            "the first step is right, the second is not",
-            "something of the first step is left or lost: gradients, the optimizer's state, its settings",
-            **_lies(now - weights[1], weights[2] - weights[1]),
-        )
+        why = "something of the first step is left or lost: gradients, the optimizer's state, its settings"
+        said = _lies(now - weights[1], weights[2] - weights[1])
+        case.instead(True, "the first step is right, the second is not", why, **said)
         return
     mine, right = now - weights[0], weights[1] - weights[0]
     case.instead(
@@ -270,11 +267,7 @@ def _loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor, reduction: str = "
 
 
 _DIVIDE = "divide each part's sum by the number of all tokens that count"
-quarter_step.mistake(
-    "takes the whole batch at once",
-    "nothing is smaller than in the naive step",
-    naive_step,
-)
+quarter_step.mistake("takes the whole batch at once", "nothing is smaller than in the naive step", naive_step)
 
 
 @exercise(
@@ -366,35 +359,23 @@ def _accumulated(case: Case, batch: _Batch, rows: int) -> None:
     unchanged(case, state, model, "the next step would go another way")
     grads = [parameter.grad for parameter in model.parameters()]
     missing = any(grad is None for grad in grads)
-    case.instead(
-        missing,
-        "leaves parameters without a gradient",
-        "the caller steps after this: loss.backward() for each part, and no zero_grad after it",
-    )
+    why = "the caller steps after this: loss.backward() for each part, and no zero_grad after it"
+    case.instead(missing, "leaves parameters without a gradient", why)
     if not missing:
         _compare_gradient(case, vector(grads), spent.value, each)
     _compare_loss(case, spent.value, loss.to(case.device))
     went = sum(model.went)
-    case.instead(
-        went > batch.size,
-        f"{_rows(went)} went through the model, and the batch has {batch.size}",
-        "each row belongs to one part, and goes through once: x.split(rows)",
-    )
-    case.instead(not spent.flops, "computes on the CPU what belongs on the device", "the model is on the device")
     most = max(model.went, default=rows)
-    case.instead(
-        most != min(rows, batch.size),
-        f"takes {_rows(most)} at a time, and `rows` is {rows}",
-        "each part pays all launches" if most < rows else "the caller chose as many as the memory holds",
-    )
-    over_budget(
-        case,
-        floor,
-        spent,
-        limit * 5 // 4,
-        lambda: (model.zero_grad(), call()),
-        f"{_rows(rows)} at a time: call backward for each part before the next one starts",
-    )
+    for when, name, why in (
+        (went > batch.size, f"{_rows(went)} went through the model, and the batch has {batch.size}",
+         "each row belongs to one part, and goes through once: x.split(rows)"),
+        (not spent.flops, "computes on the CPU what belongs on the device", "the model is on the device"),
+        (most != min(rows, batch.size), f"takes {_rows(most)} at a time, and `rows` is {rows}",
+         "each part pays all launches" if most < rows else "the caller chose as many as the memory holds"),
+    ):  # fmt: skip
+        case.instead(when, name, why)
+    again, why = lambda: (model.zero_grad(), call()), "call backward for each part before the next one starts"
+    over_budget(case, floor, spent, limit * 5 // 4, again, f"{_rows(rows)} at a time: {why}")
 
 
 def _masked(device: torch.device, batch: _Batch) -> tuple[_Model, torch.Tensor, torch.Tensor]:
@@ -450,10 +431,6 @@ def _compare_loss(case: Case, value: object, expected: torch.Tensor) -> None:
         "returns the loss with its graph",
         "whoever keeps it keeps the graph: return loss.detach()",
     )
-    same = isinstance(value, torch.Tensor) and value.dim() == 0
-    case.equal(
-        value.to(expected.dtype) if same else value,
-        expected,
-        rtol=1e-4,
-        why="the mean loss of all tokens of the batch that count, before the step",
-    )
+    value = value.to(expected.dtype) if isinstance(value, torch.Tensor) and value.dim() == 0 else value
+    why = "the mean loss of all tokens of the batch that count, before the step"
+    case.equal(value, expected, rtol=1e-4, why=why)
