@@ -58,12 +58,12 @@ def full(shape: Any, value: Any, dtype: DType) -> Block:
 
 def _function(name: str, compute: Callable[..., Any], types_: tuple[str, ...] = ("fp32", "fp64")) -> Callable[..., Any]:
     def function(*values: Any) -> Block:
-        blocks = [as_block(one) for one in values]
+        blocks = [as_block(value) for value in values]
         for block in blocks:
             if types_ and block.dtype.short not in types_:
                 raise wrong(f"tl.{name} takes {' or '.join(types_)}, and this is {block.dtype}: write .to(tl.float32)")
-        dtype = next((one.dtype for one in blocks if one.dtype.bits == 64), blocks[0].dtype)
-        return Block(shaped(lambda: compute(*(one.data for one in blocks)), *blocks), dtype, counts=True)
+        dtype = next((block.dtype for block in blocks if block.dtype.bits == 64), blocks[0].dtype)
+        return Block(shaped(lambda: compute(*(block.data for block in blocks)), *blocks), dtype, counts=True)
 
     return function
 
@@ -172,37 +172,39 @@ def _folded(combine_fn: Callable[..., Any], first: Blocks, second: Blocks) -> Bl
 def _reduce(input: Any, axis: Any, combine_fn: Callable[..., Any], keep_dims: bool = False) -> Any:
     several = input if isinstance(input, tuple) else (input,)
     dim = _axis(several[0], axis)
-    parts = tuple(one if dim is not None else reshape(one, one.numel) for one in several)
-    parts = tuple(Block(np.moveaxis(one.data, dim or 0, 0), one.dtype) for one in parts)
+    parts = tuple(block if dim is not None else reshape(block, block.numel) for block in several)
+    parts = tuple(Block(np.moveaxis(block.data, dim or 0, 0), block.dtype) for block in parts)
     if not running[-1].computes:
-        _folded(combine_fn, *[tuple(Block(0, one.dtype) for one in parts)] * 2)
-        parts = tuple(Block(one.data[:1], one.dtype) for one in parts)
+        _folded(combine_fn, *[tuple(Block(0, block.dtype) for block in parts)] * 2)
+        parts = tuple(Block(block.data[:1], block.dtype) for block in parts)
     while len(parts[0].data) > 1:
-        pairs = [tuple(Block(one.data[start::2], one.dtype) for one in parts) for start in (0, 1)]
+        pairs = [tuple(Block(block.data[start::2], block.dtype) for block in parts) for start in (0, 1)]
         parts = _folded(combine_fn, *pairs)
-    results = tuple(Block(one.data[0], one.dtype) for one in parts)
+    results = tuple(Block(block.data[0], block.dtype) for block in parts)
     if keep_dims:
         shape = tuple(1 if dim in (None, n, n - several[0].data.ndim) else size for n, size in
                       enumerate(several[0].shape))  # fmt: skip
-        results = tuple(Block(one.data.reshape(shape), one.dtype) for one in results)
+        results = tuple(Block(block.data.reshape(shape), block.dtype) for block in results)
     return results if isinstance(input, tuple) else results[0]
 
 
 def _associative_scan(input: Any, axis: Any, combine_fn: Callable[..., Any], reverse: bool = False) -> Any:
     several = input if isinstance(input, tuple) else (input,)
     dim = _axis(several[0], axis) or 0
-    rows = [np.moveaxis(np.flip(one.data, dim) if reverse else one.data, dim, 0) for one in several]
+    rows = [np.moveaxis(np.flip(block.data, dim) if reverse else block.data, dim, 0) for block in several]
     if not running[-1].computes:
-        _folded(combine_fn, *[tuple(Block(0, one.dtype) for one in several)] * 2)
+        _folded(combine_fn, *[tuple(Block(0, block.dtype) for block in several)] * 2)
         return input
-    now = tuple(Block(row[0], one.dtype) for row, one in zip(rows, several, strict=True))
+    now = tuple(Block(row[0], block.dtype) for row, block in zip(rows, several, strict=True))
     steps = [now]
     for n in range(1, len(rows[0])):
-        now = _folded(combine_fn, now, tuple(Block(row[n], one.dtype) for row, one in zip(rows, several, strict=True)))
+        now = _folded(
+            combine_fn, now, tuple(Block(row[n], block.dtype) for row, block in zip(rows, several, strict=True))
+        )
         steps.append(now)
     stacked = [np.stack([each[n].data for each in steps], dim) for n in range(len(several))]
-    made = tuple(Block(np.flip(data, dim) if reverse else data, one.dtype)
-                 for data, one in zip(stacked, several, strict=True))  # fmt: skip
+    made = tuple(Block(np.flip(data, dim) if reverse else data, block.dtype)
+                 for data, block in zip(stacked, several, strict=True))  # fmt: skip
     return made if isinstance(input, tuple) else made[0]
 
 
@@ -336,8 +338,8 @@ def _flip(x: Any, dim: int | None = None) -> Block:
 
 def _range(*bounds: Any, **options: Any) -> Iterator[Block]:
     """Count as `range` in a kernel does, where the number is one of the device, not of Python."""
-    blocks = [as_block(one, "a bound of range") for one in bounds]
-    dtype = I64 if any(one.dtype.bits == 64 for one in blocks) else I32
+    blocks = [as_block(bound, "a bound of range") for bound in bounds]
+    dtype = I64 if any(block.dtype.bits == 64 for block in blocks) else I32
     return (Block(number, dtype) for number in builtins.range(*map(operator.index, blocks)))
 
 
