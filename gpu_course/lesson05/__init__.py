@@ -152,7 +152,12 @@ evaluate.leaves_out("dropout draws, and a model cannot be kept for later", "seco
 @evaluate.checks
 def _(case: Case) -> None:
     here, there = case.device, elsewhere(case.device)
-    for sizes, mode, device in (((5, 3), True, here), ((4, 4, 2), True, there), ((5, 5, 3), False, here)):
+    for sizes, mode, device in (
+        ((5, 3), True, here),
+        ((4, 4, 2), True, there),
+        ((5, 5, 3), False, here),
+        ((3000, 5), True, here),  # more than 8 bits, or float16, count
+    ):
         model, data = Classifier(dropout=0.5).to(device).train(mode), batches(sizes)
         before = copy.deepcopy(dict(model.state_dict()))
         given = loader(data) if mode else data  # a list of batches is a loader too

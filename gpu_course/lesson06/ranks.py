@@ -152,7 +152,7 @@ def _files(
                 {"cat": "copy", "name": "Memcpy HtoD", "ts": now + wait + 10.0, "dur": 10.0, "stream": 7, "line": ""},
                 {"cat": "kernel", "name": "sgemm", "ts": now + wait + 20.0, "dur": work, "stream": 7, "line": ""},
                 _own(now + wait + 20.0, "kernel", "unpack_nccl_buffers", other * more),
-                _own(now, "host", "ncclAllReduce", other * more),
+                _own(now, "host", "call ncclAllReduce", other * more),
                 {
                     "cat": "kernel",
                     "name": f"ncclDevKernel_{_MESSAGES[step % 2]}",

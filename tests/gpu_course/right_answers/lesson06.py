@@ -227,6 +227,11 @@ def finds_the_index_of_the_least(ranks):
     return means.index(min(means))
 
 
+def goes_by_the_name_alone(ranks):
+    waited = [sum(event["dur"] for event in events if event["name"].startswith("nccl")) for events in ranks]
+    return waited.index(min(waited))
+
+
 RIGHT = {
     "record_steps": [names_every_number, skips_the_first_steps],
     "idle_gaps": [cuts_at_every_moment, merges_the_kernels_first],
@@ -235,5 +240,5 @@ RIGHT = {
     "diagnose": [builds_the_dict, by_keyword],
     "repair_reads": [adds_the_losses, keeps_a_list_of_losses],
     "repair_both": [keeps_sums_on_the_device, collects_in_lists],
-    "late_rank": [sorts_ranks_by_their_waiting, finds_the_index_of_the_least],
+    "late_rank": [sorts_ranks_by_their_waiting, finds_the_index_of_the_least, goes_by_the_name_alone],
 }
