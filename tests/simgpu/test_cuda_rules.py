@@ -27,7 +27,14 @@ ONLY_WIDE_ON_THE_CPU = {
     "multi_margin_loss": lambda x: nn.functional.multi_margin_loss(x.view(8, 8), rows().repeat(4)),
     "multilabel_margin_loss": lambda x: nn.functional.multilabel_margin_loss(x.view(32, 2), rows().expand(32, 2)),
     "polygamma": lambda x: torch.polygamma(1, x),
+    "rrelu": lambda x: seeded(nn.functional.rrelu, x - 0.75, training=True),
+    "rrelu_": lambda x: seeded(nn.functional.rrelu_, x - 0.75, training=True),
 }
+
+
+def seeded(function, *args, **kwargs):
+    torch.manual_seed(3)
+    return function(*args, **kwargs)
 
 
 @pytest.mark.parametrize("name", ONLY_WIDE_ON_THE_CPU)
@@ -42,6 +49,36 @@ def test_sixteen_bits_are_computed_wide_and_rounded_once(name, dtype):
     assert torch.equal(result.cpu(), expected.to(dtype).cpu())
     result.sum().backward()
     assert narrow.grad.dtype is dtype
+
+
+FOURIER = {
+    "fft": lambda x: torch.fft.fft(x),
+    "rfft2": lambda x: torch.fft.rfft2(x.view(8, 8)),
+    "ifft": lambda x: torch.fft.ifft(torch.fft.fft(x)),
+    "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x)),
+    "stft": lambda x: torch.stft(x, 16, window=torch.ones_like(x[:16]), return_complex=True),
+}
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("name", FOURIER)
+def test_fourier_transforms_of_16_bits(name):
+    narrow, wide = (FOURIER[name](torch.linspace(0, 1, 64, device="cuda").to(dtype)) for dtype in (torch.half, None))
+    assert narrow.dtype is (torch.complex32 if wide.is_complex() else torch.float16)
+    assert narrow.device.type == "cuda" and narrow.shape == wide.shape
+    torch.testing.assert_close(narrow.cpu().to(wide.dtype), wide.cpu(), rtol=0.01, atol=0.01)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_fourier_transforms_of_16_bits_that_cuda_refuses():
+    x = torch.ones(6, 8, device="cuda", dtype=torch.half)
+    halves = torch.ones(4, device="cuda", dtype=torch.complex32)
+    for transform in (lambda: torch.fft.fft2(x), lambda: torch.fft.irfft(halves, 6)):
+        with pytest.raises(RuntimeError, match=r"powers of two when computing in half .* signal size of\[6"):
+            transform()
+    assert torch.fft.rfft(x).shape == (6, 5)
+    with pytest.raises(RuntimeError, match="Unsupported dtype BFloat16"):
+        torch.fft.fft(x.bfloat16())
 
 
 # ---- number formats: refused by the host, at the line ---------------------------------------------------------------

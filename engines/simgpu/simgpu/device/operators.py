@@ -31,6 +31,7 @@ from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
 aten = torch.ops.aten
 _in_autocast, _backward_pass = torch._C._is_any_autocast_enabled, torch._C._current_graph_task_id
 _PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
+_NOTHING = nullcontext()
 _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
 
 
@@ -54,19 +55,21 @@ class Plan:
         self.pointwise = torch.Tag.pointwise in func.tags
         # met in inference mode only; what C++ asks of a tensor by prim is no operator of the dispatcher
         self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
-        unusual = self.composite or self.special or self.mutates or self._flops or self.waits or self.waits_by_call
-        unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.lacks or row.alert
-        self.wide = frozenset() if self.mutates else missing_kernels.ONLY_WIDE_ON_THE_CPU.get(self.name, frozenset())
-        unusual = unusual or self.library or self.wide
+        unusual = self.composite or self.special or self.mutates or self.waits or self.waits_by_call
+        unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.alert
+        by_name = any(a.kwarg_only for _, a in written)  # out=
+        self.wide = frozenset() if by_name else missing_kernels.ONLY_WIDE_ON_THE_CPU.get(name, frozenset())
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not unusual and "quantize" not in name and one_tensor
+        self.by_elements = not (self._flops or self.library)
         _plans[id(func)] = self
 
     @property
     def flops(self) -> Callable[..., int] | None:
         """The formula of its operations, or None; whoever writes an operator may register one after its first call."""
-        return self._flops or flop_registry.get(self.func.overloadpacket)
+        of_others = self._flops is None and self.func.namespace != "aten"
+        return flop_registry.get(self.func.overloadpacket) if of_others else self._flops
 
     @classmethod
     def of(cls, func: Operator) -> "Plan":
@@ -107,26 +110,44 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
 
     Returns None, with nothing done, where the call is of another kind.
     """
-    index, nbytes, inner, whole = -1, 0, [], not plan.pointwise
+    inner, tensors, ordered = [], [], plan.by_elements
     for arg in args:
         kind = type(arg)
         if kind is SimTensor:
-            if index < 0:
-                index = arg._index
-            elif arg._index != index:
-                return None
-            values = arg._inner
-            if arg._nbytes < 0 or not values.is_contiguous() or (whole and values.is_complex()):  # below 0: sparse
-                return None
-            nbytes += arg._nbytes
-            inner.append(values)
+            tensors.append(arg)
+            inner.append(arg._inner)
         elif kind in _PLAIN:
             inner.append(arg)
+        elif kind is list and _takes(arg):
+            ordered = False
+            inner.append(_unwrap(arg, tensors))
         else:
             return None
-    if _in_autocast() and torch.is_autocast_enabled("cpu"):
+    index, nbytes = -1, 0
+    for tensor in tensors:
+        values, size = tensor._inner, tensor._nbytes
+        index = tensor._index if index < 0 else index
+        if tensor._index != index or size < 0 or values.dtype in plan.wide:  # below 0: sparse
+            return None
+        ordered = ordered and values.is_contiguous()
+        if values.is_complex() and not (ordered and plan.pointwise):  # it may be a conjugate view
+            return None
+        nbytes += size
+    if index < 0 or _in_region_of_the_cpu():
         return None
+    if plan.row.lacks is not None:
+        plan.row.lacks.refuse(tensors)
     out = shapes_only.computed(func, plan, inner, {}) if state.world.only_shapes else func._op(*inner)
+    return _accounted(plan, index, tensors, inner, out, nbytes if ordered else None)
+
+
+def _accounted(
+    plan: Plan, index: int, tensors: list[Any], inner: list[Any], out: torch.Tensor, nbytes: int | None
+) -> SimTensor:
+    """Return what a simple operator gave as a tensor of GPU `index`, with its bytes and its time accounted.
+
+    `nbytes` are those of its inputs, where it reads them in order and does one operation for each element.
+    """
     if out.layout is not torch.strided or out.is_nested:
         return as_sim(out, index)
     storage, world = out.untyped_storage(), state.world
@@ -135,17 +156,31 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
         memory.bury()
     if storage._cdata in memory.live:
         world.clock.called("view")
-        return _wrap(out, index, args)[0]
+        return _wrap(out, index, tensors)[0]
     size, dtype = out.nbytes, out.dtype
     memory.own_storage(storage, index)
-    rate = "fp64" if dtype is torch.float64 else "fp32"
-    world.clock.kernel(index, plan.name, price_of_elements(size // dtype.itemsize, nbytes + size, rate))
+    if nbytes is not None:
+        rate = "fp64" if dtype is torch.float64 else "fp32"
+        world.clock.kernel(index, plan.name, price_of_elements(size // dtype.itemsize, nbytes + size, rate))
+    elif not plan.row.memory_only:
+        world.clock.kernel(index, plan.name, price(plan, [t._inner for t in tensors], [out], inner, {}, out))
     shape = out.shape
     if dtype.is_complex or not is_plain(out, shape):
         return as_sim(out, index)
     result = make(SimTensor, shape, dtype=dtype, device=world.meta_devices[index], _extra_dispatch_keys=KEYS)
     result._inner, result._index, result._nbytes = out, index, size
     return result
+
+
+def _in_region_of_the_cpu() -> bool:
+    """Return whether autocast is on for the CPU, which must not touch values of a GPU."""
+    return _in_autocast() and torch.is_autocast_enabled("cpu")
+
+
+def _takes(items: list[Any]) -> bool:
+    """Return whether a list is one of sizes, or one of tensors on simulated GPUs."""
+    kinds = set(map(type, items))
+    return kinds == {int} or kinds == {SimTensor}
 
 
 def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
@@ -159,10 +194,9 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):
         _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
-    cpu_region = _in_autocast() and torch.is_autocast_enabled("cpu")  # does not touch a GPU
     # inside, an operator may make conjugate views, and must see that they are
-    bits = composite.conjugation() if any(t.is_complex() for t in tensors) else nullcontext()
-    with torch.autocast("cpu", enabled=False) if cpu_region else nullcontext(), bits:
+    bits = composite.conjugation() if any([t.is_complex() for t in tensors]) else _NOTHING
+    with torch.autocast("cpu", enabled=False) if _in_region_of_the_cpu() else _NOTHING, bits:
         if plan.row.asserts:
             out = kernel_failures.run(func, plan.mutates, inner_args, inner_kwargs, index)
         else:
@@ -223,7 +257,8 @@ def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """Return what an operator returns for CPU tensors; where only shapes are wanted, without its values."""
     if state.world.only_shapes:
         return shapes_only.computed(func, plan, args, kwargs)
-    return missing_kernels.computed_wide(func, args, kwargs, plan.wide) if plan.wide else func(*args, **kwargs)
+    wide, written = plan.wide, plan.mutates
+    return missing_kernels.computed_wide(func, args, kwargs, wide, written) if wide else func(*args, **kwargs)
 
 
 def _unwrap(value: Any, tensors: list[torch.Tensor]) -> Any:

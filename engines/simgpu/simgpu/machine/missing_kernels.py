@@ -1,6 +1,6 @@
 """Which number formats has only one of the CPU's and CUDA's kernels of an operator? CUDA's error, or CUDA's result."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,24 +40,54 @@ class Lack:
         raise NotImplementedError(f'"{self.kernel}" not implemented for {name!r}')
 
 
-# The 16-bit formats that CUDA's kernels have and the CPU's lack: `dtypesIfCUDA` and `dtypes` of PyTorch's own database
+# The 16-bit formats that CUDA's kernels have and the CPU's lack: `dtypesIfCUDA` and `dtypes` of PyTorch's own database.
+# For cuFFT those of CuFFTPlanCache.h, for rrelu those of RreluWithNoise.cu
+_FLOAT16, _COMPLEX32 = frozenset({torch.float16}), frozenset({torch.complex32})
 ONLY_WIDE_ON_THE_CPU = dict.fromkeys((
     "avg_pool3d", "avg_pool3d_backward", "_upsample_bilinear2d_aa", "_upsample_bilinear2d_aa_backward",
     "_upsample_bicubic2d_aa", "_upsample_bicubic2d_aa_backward", "multi_margin_loss", "multi_margin_loss_backward",
     "multilabel_margin_loss_forward", "multilabel_margin_loss_backward",
-), frozenset(HALF)) | {"polygamma": frozenset({torch.float16})}  # fmt: skip
+), frozenset(HALF)) | {
+    "polygamma": _FLOAT16, "rrelu_with_noise": _FLOAT16, "rrelu_with_noise_": _FLOAT16,
+    "_fft_r2c": _FLOAT16, "_fft_c2c": _COMPLEX32, "_fft_c2r": _COMPLEX32,
+}  # fmt: skip
+_WIDE = {torch.float16: torch.float32, torch.bfloat16: torch.float32, torch.complex32: torch.complex64}
 
 
-def computed_wide(func: Operator, args: Args, kwargs: Kwargs, lacking: frozenset[torch.dtype]) -> Any:
-    """Return what an operator returns, with formats that it is `lacking` computed in float32 and rounded once."""
+def computed_wide(
+    func: Operator, args: Args, kwargs: Kwargs, lacking: frozenset[torch.dtype], written: Sequence[int]
+) -> Any:
+    """Return what an operator returns, with formats that it is `lacking` computed in 32 bits and rounded once.
+
+    `written` are the places of arguments that it changes.
+    """
     given = {leaf.dtype for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}
     formats = given.intersection(lacking)
     if len(formats) != 1:
         return func(*args, **kwargs)
-    narrow = formats.pop()
+    if func._schema.name.startswith("aten::_fft_"):
+        _refuse_sizes(args)
+    narrow = torch.bfloat16 if torch.bfloat16 in formats else torch.float16
+    back = {torch.float32: narrow, torch.complex64: torch.complex32}
 
-    def cast(value: Any, before: torch.dtype, after: torch.dtype) -> Any:
-        return value.to(after) if isinstance(value, torch.Tensor) and value.dtype is before else value
+    def cast(value: Any, formats: Mapping[torch.dtype, torch.dtype]) -> Any:
+        return value.to(formats.get(value.dtype, value.dtype)) if isinstance(value, torch.Tensor) else value
 
-    wide = tree_map(lambda value: cast(value, narrow, torch.float32), (tuple(args), kwargs))
-    return tree_map(lambda value: cast(value, torch.float32, narrow), func(*wide[0], **wide[1]))
+    wide = tree_map(lambda value: cast(value, _WIDE), (tuple(args), kwargs))
+    result = func(*wide[0], **wide[1])
+    for place in written:
+        args[place].copy_(wide[0][place])
+    changed = [place for place in written if result is wide[0][place]]
+    return args[changed[0]] if changed else tree_map(lambda value: cast(value, back), result)
+
+
+def _refuse_sizes(args: Args) -> None:
+    """Raise cuFFT's error where a transform of 16 bits is not of sizes that are powers of two."""
+    sizes = [args[0].shape[dimension] for dimension in args[1]]
+    if type(args[3]) is int:  # complex to real: the size of the result
+        sizes[-1] = args[3]
+    if any(size & (size - 1) for size in sizes):
+        raise RuntimeError(
+            "cuFFT only supports dimensions whose sizes are powers of two when computing in half precision, but got a "
+            f"signal size of{sizes}"
+        )
