@@ -112,18 +112,61 @@ HABITS = {
     ],
     "optimizer-of-other-parameters": [
         ("scores = model(x)\n", "model = Net().cuda(); scores = model(x)\n", "optimizer.step()"),
+        (
+            "scores = model(x)\n",
+            "KEPT or KEPT.append(setattr(model, 'last', nn.Linear(512, 4).cuda()))\nscores = model(x)\n",
+            "optimizer.step()",
+        ),
     ],
-    "training-in-evaluation-mode": [("scores = model(x)\n", "model.eval(); scores = model(x)\n", "scores = model(x)")],
+    "training-in-evaluation-mode": [
+        ("scores = model(x)\n", "model.eval(); scores = model(x)\n", "scores = model(x)"),
+        (
+            "nn.Dropout(0.1)",
+            "nn.LSTM(512, 512, 2, dropout=0.2)",
+            "self.drop(self.first(x).relu())",
+            "self.drop(self.first(x))[0]",
+            "scores = model(x)\n",
+            "model.eval(); scores = model(x)\n",
+            "scores = model(x)",
+        ),
+        (
+            "nn.Dropout(0.1)",
+            "nn.Identity()",
+            "self.first(x).relu()",
+            "F.dropout(self.first(x), 0.1, self.training)",
+            "scores = model(x)\n",
+            "model.eval(); scores = model(x)\n",
+            "scores = model(x)",
+        ),
+    ],
     "evaluation-in-training-mode": [("    model.eval()\n", "    model.train()\n", "model(x.cuda())")],
     "softmax-before-cross-entropy": [
         ("scores = model(x)\n", "scores = model(x).softmax(1)\n", "F.cross_entropy"),
         ("F.cross_entropy(scores, y)", "nn.CrossEntropyLoss()(F.softmax(scores, dim=-1), y)", "nn.CrossEntropyLoss"),
+        ("scores = model(x)\n", "scores = model(x).log_softmax(1).exp()\n", "F.cross_entropy"),
+    ],
+    "sigmoid-before-loss": [
+        ("scores = model(x)\n", "scores = model(x).sigmoid()\n", "F.cross_entropy"),
+        (
+            "F.cross_entropy(scores, y)",
+            "nn.BCEWithLogitsLoss()(scores.sigmoid().view(-1), F.one_hot(y, 4).float().view(-1))",
+            "nn.BCEWithLogitsLoss",
+        ),
     ],
     "seed-in-each-step": [("optimizer.zero_grad()\n", "optimizer.zero_grad(); torch.manual_seed(1)\n", "manual_seed")],
     "backward-under-autocast": [
         ("loss.backward()\n", "with torch.autocast('cuda', torch.float16): loss.backward()\n", "loss.backward()"),
     ],
     "forward-not-used": [("optimizer.step()\n", "optimizer.step(); right = model(x).argmax(1)\n", "right = model(x)")],
+    "forward-repeated": [
+        (
+            "nn.Dropout(0.1)",
+            "nn.Identity()",
+            "F.cross_entropy(scores, y)\n",
+            "F.cross_entropy(scores, y) + model(x).abs().mean()\n",
+            "model(x).abs()",
+        ),
+    ],
     "evaluation-with-gradients": [("with torch.inference_mode():", "if True:", "model(x.cuda())")],
     "cache-emptied-in-each-step": [
         ("optimizer.step()\n", "optimizer.step(); torch.cuda.empty_cache()\n", "empty_cache")
@@ -153,6 +196,12 @@ HABITS = {
     "memory-grows": [
         ("optimizer.step()\n", "optimizer.step(); KEPT.append(loss)\n", "KEPT.append"),
         ("optimizer.step()\n", "optimizer.step(); KEPT.append(model.first(x))\n", "KEPT.append"),
+        ("optimizer.step()\n", "optimizer.step(); KEPT[:] = [sum(KEPT) + loss]\n", "KEPT[:]"),
+        (
+            "optimizer.step()\n",
+            "optimizer.step(); LOGS.setdefault('loss', []).append(model(x).mean())\n",
+            "LOGS.setdefault",
+        ),
     ],
     "host-waits": [
         ("optimizer.step()\n", "optimizer.step(); loss.item()\n", "loss.item()"),
@@ -181,6 +230,32 @@ SOUND = {
     "another optimizer": ("AdamW(", "SGD(lr=0.1, momentum=0.9, params="),
     "batch norm": ("nn.Dropout(0.1)", "nn.BatchNorm1d(512)"),
     "log softmax": ("F.cross_entropy(scores, y)", "F.nll_loss(F.log_softmax(scores, 1), y)"),
+    "batches in a list": (
+        "DataLoader(data, batch_size=64)\n", "list(DataLoader(data, batch_size=64, pin_memory=True))\n",
+        "x, y = x.cuda(), y.cuda()", "x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)",
+    ),
+    "batches moved by the model": (
+        "x, y = x.cuda(), y.cuda()", "y = y.cuda()", "        x = x\n", "        x = x.to(self.first.weight.device)\n",
+    ),
+    "a trial of shapes": (
+        "self.last = nn.Linear(512, 4)\n",
+        "self.last = nn.LazyLinear(4).cuda(); self.cuda(); self(torch.zeros(1, 16).cuda())\n",
+    ),
+    "two passes that chance tells apart": (
+        "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) + (model(x) - scores).square().mean()",
+    ),
+    "a value read once an epoch": ("    return right\n", "    return right.item()\n"),
+    "a scaler": (
+        "optimizer.zero_grad()\n", "scaler = torch.amp.GradScaler('cuda')\noptimizer.zero_grad()\n",
+        "loss.backward()\n", "scaler.scale(loss).backward()\n", "optimizer.step()\n", "scaler.step(optimizer)\n",
+    ),
+    "a closure": (
+        "AdamW(", "LBFGS(max_iter=2, params=",
+        "optimizer.zero_grad()\nscores = model(x)\nloss = F.cross_entropy(scores, y)\nloss.backward()\n"
+        "optimizer.step()\n",
+        "def closure():\n    optimizer.zero_grad()\n    loss = F.cross_entropy(model(x), y)\n    loss.backward()\n"
+        "    return loss\noptimizer.step(closure)\n",
+    ),
     "a teacher": ("scores = model(x)\n", "scores = model(x)\nwith torch.no_grad(): wanted = TEACHER(x)\n"),
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
     try:
         return inner.untyped_storage()
-    except (NotImplementedError, RuntimeError):
+    except (NotImplementedError, RuntimeError, ValueError):  # the last of a lazy module's parameter, which is none yet
         return None
 
 

@@ -4,8 +4,9 @@ import ast
 import gc
 import linecache
 import sys
+import weakref
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType, ModuleType
 from typing import Any
@@ -17,6 +18,7 @@ from simgpu.ground import places
 from simgpu.reports.holdings import MADE, Held, Holdings
 
 _MOST_NODES = 200_000  # of graphs that are walked
+_SEVERAL = 3  # earlier steps: if the graphs of so many are alive, that is no delay by a step or two
 _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and caches
 
 
@@ -35,14 +37,30 @@ class Growth(Line):
     graph: bool = False
 
 
+@dataclass(frozen=True)
+class Mark:
+    """What stands in a graph, and is gone when the graph is: the step that made it."""
+
+    step: int
+
+
 class GrowthWatch:
     """Looks at the ends of steps 4, 8, 16 … whether memory grew in each of the last steps."""
 
     def __init__(self, holdings: Holdings) -> None:
         self.found: list[Growth] = []
         self._holdings = holdings
+        self._marks: list[weakref.ref[Mark]] = []
         self._ends: list[int] = []  # bytes alive at the last ends of steps
         self._next = _LOOKED_AFTER
+
+    def mark(self, node: Any) -> "weakref.ref[Mark] | None":
+        """Put the number of the step into a graph, and return a reference that is alive as long as the graph is."""
+        if node is None:
+            return None
+        node.metadata[__name__] = mark = Mark(self._holdings.step)
+        self._marks.append(weakref.ref(mark))
+        return self._marks[-1]
 
     def step(self, number: int) -> None:
         """Step `number`, from 1, has ended."""
@@ -52,12 +70,23 @@ class GrowthWatch:
             return
         self._next = 2 * number
         first, second, third = self._ends
-        grows = first < second < third
-        self.found = self._look((third - first) // 2) if grows else []
+        if first < second < third:
+            self.found = self._look((third - first) // 2)
+        else:
+            self._marks = [mark for mark in self._marks if mark() is not None]
+            steps = {mark.step for mark in (reference() for reference in self._marks) if mark is not None}
+            self.found = self._look(0) if len(steps) > _SEVERAL else []
 
     def _look(self, bytes_per_step: int) -> list[Growth]:
-        """Return the lines that made what keeps memory of earlier steps alive, first that of most values."""
-        kept = _kept_with_graphs(self._holdings)
+        """Return the lines that made what keeps memory of earlier steps alive, first that of most values.
+
+        Where no memory grows, that is a value whose graph reaches back over several steps, such as a sum of losses.
+        """
+        kept = _kept_with_graphs(self._holdings, until=self._holdings.step + (not bytes_per_step))
+        if not bytes_per_step:
+            kept = [pair for pair in kept if _steps_of(pair[0].grad_fn) >= _SEVERAL]
+            if not kept:
+                return []
         lines = Counter(held.line for _, held in kept) if kept else self._lines_of_several_steps()
         last = {held.line: tensor for tensor, held in kept}
         return [_growth(line, bytes_per_step, last.get(line)) for line, _ in lines.most_common(3)]
@@ -82,14 +111,14 @@ def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None) -> Grow
     return Growth(*keeping_line.parts, bytes_per_step, holder.text, made, graph=True)
 
 
-def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
-    """Return the tensors of earlier steps that Python still holds and that have a graph, the newest last."""
+def _kept_with_graphs(holdings: Holdings, until: int) -> list[tuple[torch.Tensor, Held]]:
+    """Return the tensors of steps before `until` that Python still holds and that have a graph, the newest last."""
     kept = []
     for candidate in gc.get_objects():
         if issubclass(type(candidate), torch.Tensor) and not candidate.is_leaf:
             held = holdings.held(candidate)
             # what was there before the recording has no line
-            if held is not None and held.line and held.step < holdings.step and held.owner in MADE:
+            if held is not None and held.line and held.step < until and held.owner in MADE:
                 kept.append((candidate, held))
     return sorted(_roots(kept), key=lambda pair: pair[1].born)
 
@@ -97,14 +126,25 @@ def _kept_with_graphs(holdings: Holdings) -> list[tuple[torch.Tensor, Held]]:
 def _roots(kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
     """Return those tensors whose graph is part of no other one's: the others are alive because of them."""
     graphs = [tensor.grad_fn for tensor, _ in kept if tensor.grad_fn is not None]
-    waiting = [below for graph in graphs for below, _ in graph.next_functions]
-    inner = set()
-    while waiting and len(inner) < _MOST_NODES:
-        node = waiting.pop()
-        if node is not None and node not in inner:
-            inner.add(node)
-            waiting += [below for below, _ in node.next_functions]
+    inner = _nodes(below for graph in graphs for below, _ in graph.next_functions)
     return [pair for pair in kept if pair[0].grad_fn not in inner]
+
+
+def _nodes(begins: Iterable[Any]) -> set[Any]:
+    """Return the nodes of the graphs that begin so."""
+    waiting, nodes = list(begins), set()
+    while waiting and len(nodes) < _MOST_NODES:
+        node = waiting.pop()
+        if node is not None and node not in nodes:
+            nodes.add(node)
+            waiting += [below for below, _ in node.next_functions]
+    return nodes
+
+
+def _steps_of(graph: Any) -> int:
+    """Return of how many steps a graph has parts."""
+    marks = (node.metadata.get(__name__) for node in _nodes([graph]))
+    return len({mark.step for mark in marks if mark is not None})
 
 
 @dataclass(frozen=True)
@@ -147,11 +187,18 @@ def _holds(name: str, value: Any, tensor: torch.Tensor) -> str:
     """Return words for a variable that refers to a tensor, "" for another one."""
     if value is tensor:
         return name
-    if isinstance(value, list | tuple | dict | deque):
-        items = value.values() if isinstance(value, dict) else value
-        if any(item is tensor for item in items):
-            return f"{name} (a {type(value).__name__} of {len(value):,})"
+    if any(item is tensor for item in _items(value)):
+        return f"{name} (a {type(value).__name__} of {len(value):,})"
+    if any(inner is tensor for item in _items(value) for inner in _items(item)):
+        return f"{name} (a {type(value).__name__} of lists)"
     return ""
+
+
+def _items(value: Any) -> Iterable[Any]:
+    """Return what a list, or a dict, refers to; nothing for other values."""
+    if isinstance(value, dict):
+        return list(value.values())
+    return list(value) if isinstance(value, list | tuple | deque) else ()
 
 
 _ADD = ("append", "extend", "add", "insert", "appendleft", "update", "setdefault")
@@ -168,8 +215,9 @@ def _line_that_keeps(holder: _Holder) -> Line | None:
         nodes = [node for node in ast.walk(ast.parse("".join(lines))) if isinstance(node, ast.stmt | ast.expr)]
     except SyntaxError:
         return None
+    names = [holder.name, *([f"self.{holder.name.rpartition('.')[2]}"] if "." in holder.name else [])]
     for does in (_puts_into, _makes_anew, _gives_a_value):
-        numbers = {node.lineno for node in nodes if does(node, holder.name)}
+        numbers = {node.lineno for node in nodes for name in names if does(node, name)}
         if len(numbers) > 1:
             numbers &= holder.lines
         if numbers:
@@ -181,13 +229,18 @@ def _puts_into(node: ast.AST, name: str) -> bool:
     """Return whether a piece of code adds to what is called `name`: a method, `+=`, or an item."""
     match node:
         case ast.Call(func=ast.Attribute(value=target, attr=method)):
-            return method in _ADD and ast.unparse(target) == name
+            return method in _ADD and _is_part(ast.unparse(target), name)
         case ast.AugAssign(target=target):
             return ast.unparse(target) == name
         case ast.Assign(targets=[ast.Subscript(value=target)]):
-            return ast.unparse(target) == name
+            return _is_part(ast.unparse(target), name)
         case _:
             return False
+
+
+def _is_part(text: str, name: str) -> bool:
+    """Return whether code is `name`, or something in it, such as `name["train"]`."""
+    return text == name or text.startswith((f"{name}.", f"{name}["))
 
 
 def _makes_anew(node: ast.AST, name: str) -> bool:

@@ -3,6 +3,7 @@
 Nothing is judged from the program's text: a habit is what PyTorch is asked to do, step after step.
 """
 
+import functools
 import gc
 import weakref
 from collections import defaultdict
@@ -20,11 +21,12 @@ from simgpu.device import state
 from simgpu.device.readings import values_of
 from simgpu.ground import places
 from simgpu.ground.replacements import Replacements
+from simgpu.reports.growth import GrowthWatch, Mark
 from simgpu.reports.remarks import Suspect, remark
 
 _T = TypeVar("_T")
-_RANDOM = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm)  # layers that tell the two modes apart
 _FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
+_LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
 _SMALL_BATCH = 8
 _VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "ToCopyBackward")
 _EACH_STEP = {  # what is a habit only if most steps have it
@@ -35,6 +37,7 @@ _TWICE = {
     "gradients-never-cleared",
     "gradients-cleared-too-early",
     "optimizer-of-other-parameters",
+    "forward-repeated",
     "loader-built-anew",
 }
 
@@ -49,7 +52,33 @@ class _Pass:
     random: bool | None  # whether layers that tell the modes apart were in training mode; None: there are none
     recorded: bool  # with gradients
     batch: int
+    given: list[tuple["weakref.ref[torch.Tensor]", int]]  # its inputs and a parameter, with their versions
+    early: bool  # before any optimizer's step: perhaps a trial of shapes
+    graph: "weakref.ref[Mark] | None" = None  # alive as long as its graph is
+    before: "_Pass | None" = None  # one that had the same tensors
     used: bool = False
+    judged: int = 0  # how often it was looked at
+
+    @property
+    def may_be_used(self) -> bool:
+        """Whether a later backward pass may come through its result, as that of a generator after its critic's step."""
+        return not self.used and self.judged < 2 and self.graph is not None and self.graph() is not None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether one before had computed the same, no chance was involved, and backward passes use both."""
+        return self.before is not None and self.used and self.before.used and not self.random
+
+    def had_the_tensors_of(self, other: "_Pass") -> bool:
+        """Return whether the same model had the same tensors, unchanged."""
+        if self.model is not other.model or self.random is not other.random:
+            return False
+        pairs = [(one(), version) for one, version in self.given]
+        others = [(one(), version) for one, version in other.given]
+        return len(pairs) == len(others) > 1 and all(
+            one is not None and one is another and version == now
+            for (one, version), (another, now) in zip(pairs, others, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -61,7 +90,7 @@ class _Parts:
 
     @classmethod
     def of(cls, model: nn.Module) -> "_Parts":
-        random = [weakref.ref(one) for one in model.modules() if isinstance(one, _RANDOM)]
+        random = [weakref.ref(one) for one in model.modules() if _tells_modes_apart(one)]
         return cls(random, [weakref.ref(one) for one in model.parameters()])
 
 
@@ -76,10 +105,13 @@ class _Gradients:
 class HabitWatch:
     """Watches a program while `Recording` records it; `step` numbers its steps from 0."""
 
-    def __init__(self, put: Replacements) -> None:
-        self.step = 0
+    def __init__(self, put: Replacements, growth: GrowthWatch) -> None:
+        self.step, self._growth = 0, growth
         self._steps: dict[tuple[str, str], set[int]] = defaultdict(set)  # by code and line
+        self.asking_steps: set[str] = set()  # lines of steps that must read values: of a scaler, or with a closure
         self._stack: list[nn.Module] = []
+        self._inputs: object = ()  # of the model that runs
+        self._dropped: list[bool] = []  # whether calls of `dropout` by it, not by layers, drop
         self._passes: list[_Pass] = []
         self._trained = WeakIdKeyDictionary()  # parameters that an optimizer changes
         self._gradients: dict[int, _Gradients] = {}  # by the identity of an optimizer
@@ -91,8 +123,12 @@ class HabitWatch:
         for owner in (torch.optim.Optimizer, nn.Module):
             put.put(owner, zero_grad=self._before(owner.zero_grad, self._on_clear))
         put.put(nn.functional, cross_entropy=self._before(nn.functional.cross_entropy, self._on_cross_entropy))
+        of_two = nn.functional.binary_cross_entropy_with_logits
+        put.put(nn.functional, binary_cross_entropy_with_logits=self._before(of_two, self._on_squashed))
+        put.put(nn.functional, dropout=self._before(nn.functional.dropout, self._on_dropout))
         put.put(DataLoader, __init__=self._before(DataLoader.__init__, self._on_loader))
         put.put(gc, collect=self._noting(gc.collect, "garbage-collected-in-each-step"))
+        put.put(torch.amp.GradScaler, step=self._before(torch.amp.GradScaler.step, self._on_scaled_step))
         for module in (torch, torch.cuda):
             put.put(module, manual_seed=self._noting(module.manual_seed, "seed-in-each-step"))
         put.put(torch.cuda, empty_cache=self._noting(torch.cuda.empty_cache, "cache-emptied-in-each-step"))
@@ -116,15 +152,20 @@ class HabitWatch:
             self._steps[code, line].add(self.step)
 
     # ---- modules ------------------------------------------------------------------------------------------------
-    def before_forward(self, module: nn.Module) -> None:
+    def before_forward(self, module: nn.Module, *given: object) -> None:
         """A module begins; one that nobody's forward pass calls, and that has parameters, is a model."""
+        if not self._stack:
+            self._inputs, self._dropped = given, []
         self._stack.append(module)
 
     def after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """A module has ended, or failed."""
         if module in self._stack:
             del self._stack[self._stack.index(module) :]
-        if self._stack or result is None:
+        if self._stack:
+            return
+        self._inputs = ()
+        if result is None:
             return
         parts = self._parts_of(module)
         if not parts.parameters:
@@ -132,12 +173,17 @@ class HabitWatch:
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         batch = given[0].shape[0] if given and given[0].dim() else 0
         made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
-        modes = [one.training for one in _alive(parts.random)]
+        modes = [*(one.training for one in _alive(parts.random)), *self._dropped]
         random = any(modes) if modes else None
-        called = _Pass(module, places.place(), module.training, random, bool(made), batch)
+        versions = [(weakref.ref(one), _version(one)) for one in [*given, *list(_alive(parts.parameters))[:1]]]
+        called = _Pass(
+            module, places.place(), module.training, random, bool(made), batch, versions, not self._gradients
+        )
+        called.before = next((one for one in self._passes if one.had_the_tensors_of(called)), None)
         self._passes.append(called)
         for output in made[:1]:
             output.register_hook(lambda gradient: setattr(called, "used", True))
+            called.graph = self._growth.mark(output.grad_fn)
         if any(one.dtype is torch.float64 for one in [*given, *_alive(parts.parameters)]):
             self._note("double-precision", called.line)
 
@@ -150,24 +196,34 @@ class HabitWatch:
             self._parts[module] = _Parts.of(module)
         return self._parts[module]
 
-    def _judge(self) -> None:
-        """Say what the calls of models since the last step were."""
+    def _judge(self, last: bool = False) -> None:
+        """Say what the calls of models since the last step were, but for those whose results may still be used.
+
+        When the program has ended (`last`), what it called after its last step is used no more.
+        """
         for called in self._passes:
+            called.judged += 1
+            if called.may_be_used and not (last and called.judged == 1):
+                continue
+            if called.repeats:
+                self._note("forward-repeated", called.line)
             trained = any(parameter in self._trained for parameter in _alive(self._parts_of(called.model).parameters))
             if called.used:
                 if called.random is False and not called.training:
                     self._note("training-in-evaluation-mode", called.line)
                 if 0 < called.batch <= _SMALL_BATCH:
                     self._note("small-batch", called.line)
-            elif called.recorded and trained:
+            elif called.recorded and trained and not called.early:
                 self._note("forward-not-used" if called.training else "evaluation-with-gradients", called.line)
             elif not called.recorded and trained and called.random and called.training:
                 self._note("evaluation-in-training-mode", called.line)
-        self._passes.clear()
+        self._passes = [called for called in self._passes if called.may_be_used]
 
     # ---- optimizers ---------------------------------------------------------------------------------------------
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer's step begins."""
+    def before_step(self, optimizer: torch.optim.Optimizer, closure: bool) -> None:
+        """An optimizer's step begins, with a `closure` or without."""
+        if closure:
+            self.asking_steps.add(places.place())
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         known = self._gradients.get(id(optimizer))
         if known is None:
@@ -182,11 +238,21 @@ class HabitWatch:
         if self._backward and not any(_is_set(one.grad) for one in parameters):
             code = "gradients-cleared-too-early" if self._cleared else "optimizer-of-other-parameters"
             self._note(code, self._cleared)
+        elif self.step < _LOOKED_AT and any(one.requires_grad and one.grad is None for one in parameters):
+            used = [
+                one for called in self._passes if called.used for one in _alive(self._parts_of(called.model).parameters)
+            ]
+            if any(one.grad is not None and one not in self._trained for one in used):
+                self._note("optimizer-of-other-parameters")
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step has ended."""
         self._gradients[id(optimizer)].came = self._gradients[id(optimizer)].clear = False
         self._backward = self._cleared = ""
+
+    def finish(self) -> None:
+        """The program has ended."""
+        self._judge(last=True)
 
     def end_step(self) -> None:
         """A step of the program has ended."""
@@ -197,10 +263,12 @@ class HabitWatch:
     def _before(self, plain: Callable[..., Any], look: Callable[..., None]) -> Callable[..., Any]:
         """Return `plain`, before which `look` gets the same arguments."""
 
+        @functools.wraps(plain)
         def watched(*args: Any, **kwargs: Any) -> Any:
             look(*args, **kwargs)
             return plain(*args, **kwargs)
 
+        watched._torchdynamo_inline = plain  # what PyTorch's compiler looks into instead
         return watched
 
     def _noting(self, plain: Callable[..., Any], code: str) -> Callable[..., Any]:
@@ -216,11 +284,21 @@ class HabitWatch:
             self._cleared = places.place()
 
     def _on_cross_entropy(self, scores: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        node = scores.grad_fn
-        while node is not None and node.name().startswith(_VIEWS):
-            node = node.next_functions[0][0]
-        if node is not None and node.name().startswith("SoftmaxBackward"):
+        if _made_by(scores).startswith("SoftmaxBackward") or (self.step < _LOOKED_AT and _are_probabilities(scores)):
             self._note("softmax-before-cross-entropy")
+        else:
+            self._on_squashed(scores)
+
+    def _on_squashed(self, scores: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        if _made_by(scores).startswith("SigmoidBackward"):
+            self._note("sigmoid-before-loss")
+
+    def _on_scaled_step(self, *args: Any, **kwargs: Any) -> None:
+        self.asking_steps.add(places.place())
+
+    def _on_dropout(self, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
+        if self._stack and p > 0 and not isinstance(self._stack[-1], nn.modules.dropout._DropoutNd):
+            self._dropped.append(training)
 
     def _on_loader(self, *args: Any, **kwargs: Any) -> None:
         self._note("loader-built-anew")
@@ -230,11 +308,46 @@ class HabitWatch:
         if source.dim() == 0:
             return
         if self._stack:
-            self._note("host-tensor-in-forward")
-        now = 0 if source.is_inference() else source._version
-        if self._sent.get(source) == now:
+            if not any(source is one or source._base is one for one in tree_leaves(self._inputs)):
+                self._note("host-tensor-in-forward")
+            return
+        version = _version(source)
+        if self._sent.get(source) == (version, self.step - 1):
             self._note("moved-in-each-step")
-        self._sent[source] = now
+        self._sent[source] = version, self.step
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was changed in place; 0 where PyTorch does not count that."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _tells_modes_apart(layer: nn.Module) -> bool:
+    """Return whether a layer does something else in training than in evaluation."""
+    if isinstance(layer, nn.modules.dropout._DropoutNd):
+        return layer.p > 0
+    if isinstance(layer, nn.RNNBase):
+        return layer.dropout > 0 and layer.num_layers > 1
+    if isinstance(layer, nn.MultiheadAttention):
+        return layer.dropout > 0
+    return isinstance(layer, nn.modules.batchnorm._BatchNorm)
+
+
+def _made_by(scores: torch.Tensor) -> str:
+    """Return the name of the operator in the graph that made scores, but for views of them."""
+    node = scores.grad_fn
+    while node is not None and node.name().startswith(_VIEWS):
+        node = node.next_functions[0][0]
+    return "" if node is None else node.name()
+
+
+def _are_probabilities(scores: torch.Tensor) -> bool:
+    """Return whether the scores of each sample are at least 0 and sum to 1; nothing is asked of a GPU."""
+    values = values_of(scores).detach()
+    if state.world.only_shapes or type(values) is not torch.Tensor or not values.numel() or values.dim() == 0:
+        return False
+    sums = values.sum(1 if values.dim() > 1 else 0, dtype=torch.float64)
+    return bool((values >= 0).all()) and bool((sums - 1).abs().max() < 1e-2)
 
 
 def _alive(references: list["weakref.ref[_T]"]) -> Iterator[_T]:

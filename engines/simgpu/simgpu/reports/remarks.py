@@ -29,8 +29,8 @@ REMARKS: dict[str, Remark] = {
     ),
     "optimizer-of-other-parameters": Remark(
         "result",
-        "No parameter of this optimizer has a gradient: the model that is trained is not the one that it was made for. "
-        "Make the optimizer from the parameters of the model that you train.",
+        "Parameters of this optimizer get no gradient: the model that is trained, or a part of it, is not the one that "
+        "it was made for. Make the optimizer last, from the parameters of the model that you train.",
     ),
     "training-in-evaluation-mode": Remark(
         "result",
@@ -47,6 +47,11 @@ REMARKS: dict[str, Remark] = {
         "`cross_entropy` gets probabilities and applies softmax once more, so the model learns slowly. Give it the "
         "logits, without softmax.",
     ),
+    "sigmoid-before-loss": Remark(
+        "result",
+        "This loss gets the numbers of a sigmoid and squashes them once more, so the model learns slowly. Give it the "
+        "scores, without sigmoid.",
+    ),
     "seed-in-each-step": Remark(
         "result",
         "The same seed in each step draws the same random numbers again. Set it once, before the loop.",
@@ -60,6 +65,11 @@ REMARKS: dict[str, Remark] = {
         "time",
         "This forward pass records a graph, and no backward pass uses it. Use the result that you have, or write "
         "`with torch.no_grad():` around it.",
+    ),
+    "forward-repeated": Remark(
+        "time",
+        "The model has computed this before in the same step, from the same tensors. Call it once, and use its result "
+        "twice.",
     ),
     "evaluation-with-gradients": Remark(
         "time",
@@ -86,8 +96,8 @@ REMARKS: dict[str, Remark] = {
     ),
     "host-tensor-in-forward": Remark(
         "time",
-        "The forward pass makes a tensor on the CPU and copies it to the GPU. Make it there (`device=x.device`), or "
-        "keep it as a buffer of the model.",
+        "The forward pass copies a tensor of the CPU to the GPU. Make it there (`device=x.device`), or keep it as a "
+        "buffer of the model.",
     ),
     "loader-built-anew": Remark(
         "time",

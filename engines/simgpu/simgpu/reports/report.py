@@ -18,6 +18,7 @@ from simgpu.reports.remarks import Suspect
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
 _WORTH = 0.01  # the share of a step from which on a line is worth a look
+_WORTH_SELDOM = 0.05  # of one that fewer than half of the steps have, such as a value that is read once an epoch
 _WORTH_S = {"data loading": 1e-3, "a copy to the GPU": 1e-4}  # by words of a cause: less than that is quick enough
 _WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
 
@@ -92,6 +93,9 @@ class Values:
     simulated: float
     real: float
     basis: Basis = field(repr=False)
+    asking_steps: frozenset[tuple[str, int, str]] = field(
+        default=frozenset(), repr=False
+    )  # lines that must read values
     price: float | None = None
     run_steps: int | None = None
 
@@ -120,7 +124,8 @@ class Values:
         """What to look at first: what spoils results, then memory that grows until the GPU is full, then time.
 
         Memory that would fill it after a million steps or more stands last, a few bytes of it nowhere. Lines that cost
-        less than 1 % of a step are left out: `waits` has them all.
+        less than 1 % of a step are left out, or less than 5 % where few steps have them, and so are what a
+        `GradScaler` and an optimizer with a closure must read: `waits` has them all.
         """
         seconds = {row.parts: row.seconds for row in self.waits}
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
@@ -138,7 +143,8 @@ class Values:
 
     def _is_worth(self, row: Row, named: set[tuple[str, int, str]]) -> bool:
         """Return whether a line that keeps the GPU waiting is worth a remark of its own."""
-        if row.parts in named or row.seconds < _WORTH * self.step_time:
+        worth = _WORTH if row.count >= 0.5 else _WORTH_SELDOM
+        if row.parts in named or row.parts in self.asking_steps or row.seconds < worth * self.step_time:
             return False
         least_s = next((least for words, least in _WORTH_S.items() if words in row.cause), 0.0)
         return row.seconds >= least_s
@@ -185,7 +191,7 @@ class Values:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
-        left_out = ("basis", "gpu", "evidence")
+        left_out = ("basis", "gpu", "evidence", "asking_steps")
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}
@@ -213,8 +219,10 @@ def _grows(growth: Growth) -> str:
     value = "The value that this line makes keeps it"
     if growth.held_by:
         value = f"{growth.held_by} keeps what {growth.made_at.where} makes"
-    said = f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
     instead = "Keep a number (`.item()`) or a `.detach()`ed tensor instead"
+    if not growth.bytes_per_step:
+        return f"{value}, and its graph grows in each step by that of the step, in the host's memory. {instead}."
+    said = f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
     if growth.graph and growth.bytes_per_step < _WORTH_BYTES:
         return f"{said}The graph stays as well, without the activations, which `backward()` has freed. {instead}."
     if growth.graph:
