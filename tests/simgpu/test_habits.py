@@ -31,7 +31,8 @@ def reported(text, folder, name, **names):
     with simgpu.cuda("T4", record=True, data_ms=0.01) as session:
         teacher = nn.Linear(16, 4).cuda()
         with contextlib.redirect_stdout(io.StringIO()):
-            exec(compile(text, str(path), "exec"), {"__name__": "program", "KEPT": [], "TEACHER": teacher} | names)
+            known = {"__name__": "program", "KEPT": [], "LOGS": {}, "TEACHER": teacher}
+            exec(compile(text, str(path), "exec"), known | names)
         return session.report()
 
 
@@ -53,7 +54,8 @@ def test_a_sound_program_gets_no_remark(tmp_path, style, change):
     assert [(one.code, str(one)) for one in report.suspects] == []
 
 
-def test_two_optimizers_that_share_backward_passes_are_sound(tmp_path):
+@pytest.mark.parametrize("made", ["early", "late"])
+def test_two_optimizers_that_share_backward_passes_are_sound(tmp_path, made):
     """As in adversarial training: the generator's backward pass also adds to the gradients of the discriminator."""
     text = """import torch
 from torch import nn
@@ -61,14 +63,18 @@ g, d = nn.Linear(8, 64).cuda(), nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.
 of_g, of_d = torch.optim.Adam(g.parameters()), torch.optim.Adam(d.parameters())
 for step in range(5):
     real, noise = torch.randn(64, 64, device="cuda"), torch.randn(64, 8, device="cuda")
+    fake = g(noise)
     of_d.zero_grad()
-    (d(g(noise).detach()).mean() - d(real).mean()).backward()
+    (d(fake.detach()).mean() - d(real).mean()).backward()
     of_d.step()
     of_g.zero_grad()
-    (-d(g(noise)).mean()).backward()
+    (-d(fake).mean()).backward()
     of_g.step()
 """
-    assert [one.code for one in reported(text, tmp_path, "gan").suspects if one.about == "result"] == []
+    if made == "late":
+        text = text.replace("    fake = g(noise)\n", "").replace("fake", "g(noise)")
+    found = [one.code for one in reported(text, tmp_path, "gan").suspects]
+    assert found == ([] if made == "early" else ["forward-not-used"])  # late, nothing uses the graph that is detached
 
 
 def test_every_code_has_a_program_or_another_test():
@@ -107,6 +113,38 @@ def test_a_program_that_ends_by_itself_has_the_last_word(tmp_path):
     ended = children.run("-m", "simgpu", "asks.py", "--epochs", "1", cwd=tmp_path)
     assert ended.returncode == 2 and "unrecognized arguments: --epochs 1" in ended.stderr
     assert "Report for" not in ended.stderr
+
+
+STEPS = """import torch
+from torch import nn
+net = nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(64, 8, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+ENDS = {
+    "an interrupt": ("raise KeyboardInterrupt", "The program was interrupted at ends.py:9.", 130),
+    "a status": ("raise SystemExit(4)", "The program ended by itself at ends.py:9 with status 4", 4),
+    "a message": ("raise SystemExit('no data')", "The program ended by itself at ends.py:9: no data", 1),
+    "a missing file": ("open('none.csv')", "Names of files count from the folder in which you type the command.", 1),
+    "a missing library": ("import none_of_it", "Install it for the Python that runs simgpu.", 1),
+    "a relative import": ("from . import model", "python -m simgpu -m package.module", 1),
+    "no network": ("import urllib.error; raise urllib.error.URLError('gone')", "fetch the data before", 1),
+    "a module that cannot be read": ("import unreadable", "The program failed at unreadable.py:2: SyntaxError: ", 1),
+}
+
+
+@pytest.mark.parametrize("why", ENDS)
+def test_what_ended_a_program_is_said_first_with_what_helps(tmp_path, why):
+    line, said, status = ENDS[why]
+    (tmp_path / "ends.py").write_text(STEPS + line + "\n", encoding="utf-8")
+    (tmp_path / "unreadable.py").write_text("x = 1\ndef broken(:\n", encoding="utf-8")
+    ended = children.run("-m", "simgpu", "ends.py", cwd=tmp_path)
+    first = ended.stderr.partition("Report for")[2].splitlines()[1:3]
+    assert said in first[0] and "It fits" not in ended.stderr and "No line keeps" not in ended.stderr
+    assert first[1].startswith("Until then it had done 3 steps") and ended.returncode == status
 
 
 def test_a_limit_may_be_the_code_of_a_remark(tmp_path):

@@ -74,6 +74,9 @@ def rows(parts: Iterable[Part], steps: int = 1) -> list[Row]:
     return sorted(result, key=lambda row: (-row.seconds, -row.bytes, -row.count))
 
 
+ENDED, INTERRUPTED = "the program ended by itself", "the program was interrupted"  # kinds that are no faults
+
+
 @dataclass(frozen=True)
 class Error(Line):
     """What a GPU would not have done: `kind` in a few words, the program's own line, and the message."""

@@ -28,12 +28,17 @@ def run(notebook: Path, *, keep_going: bool, failed: Callable[[BaseException], N
         from IPython.core.interactiveshell import InteractiveShell
     except ImportError:
         sys.exit("python -m simgpu: notebooks need IPython: pip install ipython")
-    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    except (ValueError, KeyError):
+        sys.exit(f"python -m simgpu: {notebook} is no notebook of Jupyter: it cannot be read as one")
+    cells = [cell for cell in cells if cell["cell_type"] == "code"]
     cells = [cell for cell in cells if "".join(cell["source"]).strip()]
     os.environ.setdefault("MPLBACKEND", "agg")
     os.chdir(notebook.resolve().parent)
     sys.path[0], sys.argv = "", [notebook.name]
     shell, ran = InteractiveShell.instance(), 0
+    shell.enable_gui = lambda gui=None: None  # what `%matplotlib inline` asks for: there are no windows here
     for number, cell in enumerate(cells, 1):
         result = shell.run_cell("".join(cell["source"]), store_history=True)
         allowed = "raises-exception" in cell["metadata"].get("tags", ())

@@ -16,6 +16,9 @@ _USAGE = """python -m simgpu [options] program.py [its arguments]
        python -m simgpu [options] notebook.ipynb"""
 
 
+_INTERRUPTED = 130  # the exit status of shells
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run what the command line says, with CUDA's face on. Its errors and its exit status are the program's own."""
     reads = options.parser(_USAGE)
@@ -69,6 +72,10 @@ def _run(program: Callable[[command_line.Session], None], wished: command_line.W
         wished.finish(session)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
+    except KeyboardInterrupt as interrupt:
+        session.failed(interrupt)
+        wished.finish(session)
+        sys.exit(_INTERRUPTED)
     except SystemExit as end:
         if end.code and session.failure is None:
             session.failed(end)

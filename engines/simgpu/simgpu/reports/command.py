@@ -8,11 +8,11 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from simgpu.clock.lines import ENDED
 from simgpu.machine.profiles import Profile
 from simgpu.reports import against, current
 from simgpu.reports.current import Session
 from simgpu.reports.limits import limit
-from simgpu.reports.session import ENDED
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
 BROKEN = 3  # the exit status where a limit of --fail-if is broken

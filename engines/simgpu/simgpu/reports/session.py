@@ -5,6 +5,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TextIO
 
 import torch
@@ -17,7 +18,7 @@ from torch.utils.data import dataloader
 
 from simgpu.accounting import accounts
 from simgpu.clock.events import Log
-from simgpu.clock.lines import Error, Line
+from simgpu.clock.lines import ENDED, INTERRUPTED, Error, Line
 from simgpu.device import communication, state
 from simgpu.forecasts.whatif import Optimizer
 from simgpu.ground import arguments, places
@@ -31,7 +32,6 @@ from simgpu.reports.holdings import Holdings
 
 STEPS = 10  # so many are recorded in detail
 EVENTS, MOST_EVENTS = 150_000, 1_000_000  # at most so many of several steps, and of one
-ENDED = "the program ended by itself"  # the kind of such an error
 _PROGRESS_S = 5.0
 
 
@@ -78,13 +78,13 @@ class Recording:
             self.machine = self.world.clock.machine
             self.run.begun_ns = self.world.clock.done_ns()
             self.holdings = Holdings(self.world.memory, self.world.devices)
-            self.growth = GrowthWatch(self.holdings)
             self._put.put(self.world.memory, watcher=self.holdings)
             self._put.put(self.world.clock, log=self.log)
             self._put.put(self.world, only_shapes=shapes)
             self._put.put(accounts.Gpu, require=self._asking(accounts.Gpu.require))
             self._put.put(self.world, fail=self._noting(self.world.fail))
-            self.habits = HabitWatch(self._put)
+            self.growth = GrowthWatch(self.holdings)
+            self.habits = HabitWatch(self._put, self.growth)
             self.model_calls = ModelCalls(self.log) if compiled else None
             calls.watch(self._put, self._before_forward, self._after_forward)
         self._handles = [
@@ -107,6 +107,7 @@ class Recording:
         for handle in self._handles:
             handle.remove()
         self._put.undo()
+        self.habits.finish()
         if self.model_calls is not None:
             self.model_calls.ask()
 
@@ -163,7 +164,7 @@ class Recording:
         if self.world is not state.world:
             return  # it is no call of the program's
         self.holdings.module(module)
-        self.habits.before_forward(module)
+        self.habits.before_forward(module, args, kwargs)
         if self.model_calls is not None:
             self.model_calls.before(module, args, kwargs)
         if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
@@ -182,7 +183,7 @@ class Recording:
         self.log.stepping = self.holdings.stepping = True
         self.log.closure = self.holdings.closure = places.has_closure(args, kwargs)
         self.holdings.before_step(optimizer)
-        self.habits.before_step(optimizer)
+        self.habits.before_step(optimizer, self.log.closure)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         self.log.stepping = self.holdings.stepping = False
@@ -232,10 +233,12 @@ class Recording:
 
     # ---- errors -------------------------------------------------------------------------------------------------
     def failed(self, error: BaseException) -> None:
-        """The program ended with `error`, or by itself with a status that is not 0 (SystemExit)."""
+        """The program ended with `error`, by itself with a status that is not 0 (SystemExit), or was interrupted."""
         self.holdings.find_owners(self.world.devices)
         text = (str(error) or type(error).__name__).strip()
         line = Line.of(places.place_of(error))
+        if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
+            line, text = Line.of(places.named(error.filename, error.lineno)), error.msg
         self.failure = Error(*line.parts, _kind(error, text), text.partition("\n")[0])
         self.errors.append(self.failure)
 
@@ -250,6 +253,8 @@ def _kind(error: BaseException, text: str) -> str:
         return "out of memory"
     if isinstance(error, SystemExit):
         return ENDED
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
     if "same device" in text:
         return "tensors on different devices"
     if "device-side assert" in text:

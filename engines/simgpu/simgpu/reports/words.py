@@ -3,10 +3,19 @@
 from collections.abc import Sequence
 from typing import Any
 
+from simgpu.clock.lines import ENDED, INTERRUPTED, Error
 from simgpu.forecasts.whatif import LAUNCHES, Option
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
 
+_INSTEAD = {  # what to do, by words of an error's kind and text
+    "attempted relative import": "Run this file as a part of its package: python -m simgpu -m package.module",
+    "ModuleNotFoundError": "Install it for the Python that runs simgpu.",
+    "FileNotFoundError": "Names of files count from the folder in which you type the command.",
+    "Name or service not known": "It asks a network that this machine does not reach: fetch the data before.",
+    "name resolution": "It asks a network that this machine does not reach: fetch the data before.",
+    "URLError": "It asks a network that this machine does not reach: fetch the data before.",
+}
 _ONLY_LAUNCHES = (
     "The host's own Python work between two operations takes no time here; only launches, waits, copies and the "
     "loading of batches by a DataLoader do. On a real machine a step of many small operations is slower."
@@ -40,12 +49,23 @@ def answer(report: Values) -> list[str]:
     if report.failure is None:
         return [title, fits, step]
     failure = report.failure
-    ended = f"The program failed at {failure.where}: {failure.kind}: {failure.text}"
+    ended = _ended(failure)
     if not report.fits:
         return [title, ended, fits]
     if not finished_a_step(report):
         return [title, ended, "It had not finished a step, so nothing is known of its memory and its time."]
     return [title, ended, f"Until then it had done {report.steps:,} steps, and {room} were in use at most. {step}"]
+
+
+def _ended(failure: Error) -> str:
+    """Say what ended the program, where, and what helps where the message does not say it."""
+    if failure.kind == INTERRUPTED:
+        return f"The program was interrupted at {failure.where}."
+    if failure.kind == ENDED:
+        why = f" with status {failure.text}" if failure.text.isdecimal() else f": {failure.text}"
+        return f"The program ended by itself at {failure.where}{why}"
+    instead = next((said for words, said in _INSTEAD.items() if words in f"{failure.kind}: {failure.text}"), "")
+    return f"The program failed at {failure.where}: {failure.kind}: {failure.text}" + (instead and f". {instead}")
 
 
 def finished_a_step(report: Values) -> bool:
