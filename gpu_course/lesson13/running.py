@@ -27,12 +27,19 @@ def run(
 ) -> simgpu.Report:  # fmt: skip
     """Run a program that says `cuda` on a simulated GPU, in a process of its own, and return the report.
 
+    `program` is a file, or the folder of a package with a `__main__.py`; it starts in the folder in which that stands.
     `gpu` is a row of `simgpu.gpus`, such as "H100 SXM". With `shapes` no values are computed, so that a large model is
     quick; `data_ms` is what a batch of a DataLoader takes, in milliseconds (None: what it takes here); after so many
     `steps` the program is ended. What the program prints is printed at its end, and so are its messages of errors; with
     `progress` a line says every few seconds how far it is. Where it fails, the report is that of the time before, and
-    says so first. Raises `simgpu.Unavailable` where this machine can have no simulated GPU.
+    says so first. Raises `simgpu.Unavailable` where this machine can have no simulated GPU, FileNotFoundError where
+    there is no such program, and ValueError for a notebook.
     """
+    program = Path(program).absolute()
+    if not program.exists():
+        raise FileNotFoundError(f"there is no {program}: a path counts from {Path.cwd()}, or begins with Path.home()")
+    if program.suffix == ".ipynb":
+        raise ValueError(f"{program.name} is a notebook: type `python -m simgpu {program}` in a terminal")
     with tempfile.TemporaryDirectory(prefix="progress-") as folder:
         told = Path(folder) / "steps"
         told.touch()
@@ -57,31 +64,43 @@ def _shown(told: Path, progress: bool, process: subprocess.Popen[bytes]) -> None
 
 def _run(program: str, arguments: tuple[str, ...], gpu: str, how: dict[str, Any], told: str) -> simgpu.Report:
     sys.argv = [program, *arguments]
-    sys.path.insert(0, str(Path(program).parent))
+    folder = Path(program).parent
+    sys.path.insert(0, str(folder))
+    os.chdir(folder)
     with open(told, "w", encoding="utf-8") as lines:
         return _recorded(program, simgpu.cuda(gpu, record=True, progress=lines, **how))
 
 
 def _recorded(program: str, session: Any) -> simgpu.Report:
     with contextlib.redirect_stderr(sys.stdout):  # where a cell shows it
+        ended: BaseException | None = None
         try:
             with session:
-                runpy.run_path(program, run_name="__main__")
-        except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit) and error.code and session.session is not None:
+                _start(program)
+        except (Exception, SystemExit, KeyboardInterrupt) as error:
+            ended = error
+            ended_well = isinstance(error, SystemExit) and not error.code
+            if not isinstance(error, Exception) and not ended_well and session.session is not None:
                 session.session.failed(error)
-            if not isinstance(error, SystemExit) or error.code:
-                _say(error)
-    return session.report()
+        report = session.report()
+        if ended is not None and report.failure is not None:
+            _say(ended, report)
+    return report
 
 
-def _say(error: BaseException) -> None:
-    """Print what ended a program, and what the course says of such errors."""
-    if isinstance(error, SystemExit):
-        print(f"The program ended by itself: {error}")
-        return
-    print(f"The program ended with {type(error).__name__}: {error}")
-    print(explain.explain(error))
+def _start(program: str) -> None:
+    if Path(program).is_dir():
+        runpy.run_module(Path(program).name, run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(program, run_name="__main__")
+
+
+def _say(error: BaseException, report: simgpu.Report) -> None:
+    """Print what ended a program and where, as the report says it, and what the course says of such errors."""
+    print(str(report).splitlines()[1])
+    explanation = explain.explain(error)
+    if explanation.name != "unknown":
+        print(explanation)
 
 
 def run_tests(file: Path, *options: str) -> str:

@@ -24,7 +24,44 @@ def test_a_program_that_needs_too_much_memory_is_reported_by_its_line(tmp_path, 
     (error,) = report.errors
     assert not report.fits and (error.kind, error.where) == ("out of memory", "large.py:5")
     said = capsys.readouterr().out
-    assert said.startswith("['--a', 'b']\nThe program ended with OutOfMemoryError: CUDA out of memory.")
+    assert said.startswith("['--a', 'b']\nThe program failed at large.py:5: out of memory: CUDA out of memory.")
+
+
+def test_a_program_finds_the_files_beside_it_and_a_package_its_modules(tmp_path, capsys, monkeypatch):
+    fork_children(monkeypatch)
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "words.txt").write_text("words of the file", encoding="utf-8")
+    (folder / "sizes.py").write_text("ROWS = 7\n", encoding="utf-8")
+    text = "import torch\nfrom {}sizes import ROWS\nx = torch.ones(ROWS).cuda()\nprint({})\n"
+    (folder / "train.py").write_text(text.format("", "open('words.txt').read()"), encoding="utf-8")
+    (folder / "__main__.py").write_text(text.format(".", "'a package of', ROWS"), encoding="utf-8")
+    for program, said in (folder / "train.py", "words of the file"), (folder, "a package of 7"):
+        report = lesson13.run(program, gpu="T4")
+        assert report.failure is None and capsys.readouterr().out.splitlines() == [said]
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("raise SystemExit('no data')", "The program ended by itself at ends.py:2: no data"),
+        ("raise KeyboardInterrupt", "The program was interrupted at ends.py:2."),
+        ("torch.ones(2, 3) @ torch.ones(2, 3)", "The program failed at ends.py:2: RuntimeError: mat1 and mat2"),
+    ],
+)
+def test_what_ended_a_program_is_said_with_its_line(tmp_path, capsys, monkeypatch, line, said):
+    fork_children(monkeypatch)
+    (tmp_path / "ends.py").write_text(f"import torch; x = torch.ones(1).cuda()\n{line}\n", encoding="utf-8")
+    report = lesson13.run(tmp_path / "ends.py", gpu="T4")
+    assert report.failure.where == "ends.py:2" and capsys.readouterr().out.startswith(said)
+
+
+def test_what_is_no_program_is_refused_with_what_to_do(tmp_path):
+    with pytest.raises(FileNotFoundError, match="a path counts from"):
+        lesson13.run(Path("none.py"), gpu="T4")
+    (tmp_path / "a.ipynb").write_text("{}", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"python -m simgpu .*a\.ipynb"):
+        lesson13.run(tmp_path / "a.ipynb", gpu="T4")
 
 
 def test_an_excerpt_has_the_numbers_of_its_lines_and_a_line_that_is_not_there_is_refused():

@@ -106,6 +106,19 @@ def test_the_cells_of_a_notebook_run_until_one_fails(folder):
     assert done.returncode == 1 and "3 of 4 code cells ran" in done.stderr and "on cuda:0" in done.stdout
 
 
+def test_a_notebook_that_wants_its_pictures_inline_runs_and_a_file_that_is_none_is_told_in_a_line(folder):
+    pytest.importorskip("IPython")
+    pytest.importorskip("matplotlib")
+    path = notebook(folder, ("%matplotlib inline\nprint('shown')",))
+    done = run(folder, "-m", "simgpu", path.name)
+    assert done.returncode == 0 and "shown" in done.stdout and "1 of 1 code cells ran" in done.stderr
+    path.write_text("{", encoding="utf-8")
+    done = run(folder, "-m", "simgpu", path.name)
+    assert done.returncode == 1 and done.stderr.splitlines() == [
+        "python -m simgpu: try.ipynb is no notebook of Jupyter: it cannot be read as one"
+    ]
+
+
 def test_the_extension_of_notebooks(folder):
     pytest.importorskip("IPython")
     lines = [

@@ -128,7 +128,7 @@ ENDS = {
     "an interrupt": ("raise KeyboardInterrupt", "The program was interrupted at ends.py:9.", 130),
     "a status": ("raise SystemExit(4)", "The program ended by itself at ends.py:9 with status 4", 4),
     "a message": ("raise SystemExit('no data')", "The program ended by itself at ends.py:9: no data", 1),
-    "a missing file": ("open('none.csv')", "Names of files count from the folder in which you type the command.", 1),
+    "a missing file": ("open('none.csv')", "Names of files count from the folder in which the program starts.", 1),
     "a missing library": ("import none_of_it", "Install it for the Python that runs simgpu.", 1),
     "a relative import": ("from . import model", "python -m simgpu -m package.module", 1),
     "no network": ("import urllib.error; raise urllib.error.URLError('gone')", "fetch the data before", 1),

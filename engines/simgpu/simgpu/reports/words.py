@@ -11,7 +11,7 @@ from simgpu.reports.report import Kernel, Values
 _INSTEAD = {  # what to do, by words of an error's kind and text
     "attempted relative import": "Run this file as a part of its package: python -m simgpu -m package.module",
     "ModuleNotFoundError": "Install it for the Python that runs simgpu.",
-    "FileNotFoundError": "Names of files count from the folder in which you type the command.",
+    "FileNotFoundError": "Names of files count from the folder in which the program starts.",
     "Name or service not known": "It asks a network that this machine does not reach: fetch the data before.",
     "name resolution": "It asks a network that this machine does not reach: fetch the data before.",
     "URLError": "It asks a network that this machine does not reach: fetch the data before.",
