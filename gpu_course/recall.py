@@ -70,13 +70,16 @@ def ask(lesson: str) -> exam.Paper:
         state = _state(store.kept(_KIND, dict))
         turn = state["turns"].get(lesson, 0)
         asked = [(name, 1000 * int(lesson) + turn) for name in plan(lesson, state["missed"], turn)]
+        made = exam.drawn(asked)
+        names = {found.name for found, _ in made}  # where there is no simulated GPU, some cannot be asked
+        asked = [each for each in asked if each[0] in names]
         judged = functools.cache(functools.partial(_judged, asked))
 
         def say(number: int) -> exam.Judged:
             return judged(number, paper.answers.get(number))
 
         title = "Three questions on earlier lessons, two minutes, no penalty."
-        paper = _PAPERS[lesson] = exam.Paper(title, [item.question() for _, item in exam.drawn(asked)], say=say)
+        paper = _PAPERS[lesson] = exam.Paper(title, [item.question() for _, item in made], say=say)
         paper.taken = lambda number, value: _note(lesson, asked[number - 1][0], say(number).right, _all(paper))
         paper.above = here(lesson)
     return paper

@@ -250,6 +250,17 @@ def test_after_a_restart_the_same_items_are_judged(sim, path, monkeypatch):
     assert len(stored["asked"]) == len(stored["judged"]) == 12
 
 
+def test_recall_judges_the_items_that_it_asks_where_some_cannot_be_drawn(sim, monkeypatch):
+    whole, first = exam.drawn, recall.plan("05")[0]
+    monkeypatch.setattr(exam, "drawn", lambda asked: whole([each for each in asked if each[0] != first]))
+    paper_of_two = recall.ask("05")
+    assert [one.text for one in paper_of_two.questions] == [
+        item.text for _, item in whole([(name, 5000) for name in recall.plan("05")[1:]])
+    ]
+    said = paper_of_two.answer(1, "?")
+    assert str(whole([(recall.plan("05")[1], 5000)])[0][1].steps[0]) in said
+
+
 def test_a_paper_of_recall_holds_no_item(sim):
     asked = recall.ask("05")
     assert not any(isinstance(one, Item | paper.Judged) for one in reached([asked]))
