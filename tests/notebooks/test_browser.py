@@ -251,6 +251,7 @@ def test_a_report_fits_a_page_of_400_pixels_and_keeps_the_names_of_its_columns(s
             model(torch.randn(64, 64).cuda()).square().mean().backward()
             optimizer.step()
             optimizer.zero_grad()
+            torch.cuda.synchronize(torch.device(f"cuda:{torch.cuda.current_device()}"))  # a line without a break
         html = session.report().html()
     with browser.static_page(html) as page:
         page.set_viewport_size({"width": 400, "height": 900})
