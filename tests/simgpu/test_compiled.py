@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import sys
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -172,6 +173,21 @@ def test_a_forecast_compiled_casts_as_its_step_does():
     compiled = simgpu.forecast(make_model, make_batch, torch.optim.SGD, step=step).compiled()
     rates = {kernel.cost.rate for kernel in compiled.found.kernels if kernel.library}
     assert rates == {"bf16"} and compiled.on("T4").formats == ("bf16",)
+
+
+def test_a_forecast_does_not_depend_on_how_many_others_were_compiled():
+    class Scaled(nn.Module):
+        def __init__(self, width):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(width))
+
+        def forward(self, x):
+            return (x * self.weight).relu()
+
+    for width in range(2, 4 + torch._dynamo.config.recompile_limit):
+        ahead = simgpu.forecast(partial(Scaled, width), lambda: torch.empty(3, 1), step=lambda model, x, _: model(x))
+        found = ahead.compiled().found
+        assert len(found.graphs) == 1 and not found.error
 
 
 @torch.compiler.disable

@@ -15,6 +15,7 @@ from simgpu.clock.clock import Captured
 from simgpu.device.compiled import Compiled, CompiledKernel, compiled
 from simgpu.device.compiling import before_backward
 from simgpu.forecasts.recorder import Recorder
+from simgpu.ground import inductor
 from simgpu.ground.torch_internals import TORCH
 
 MODES = (None, "default", "reduce-overhead")
@@ -56,7 +57,7 @@ class Compiler:
         likes = [(tuple(one.shape), one.dtype, one.requires_grad) for one in leaves if isinstance(one, torch.Tensor)]
         key = torch.is_grad_enabled(), str(likes)
         if key not in self._known:
-            with _without_modes():
+            with _without_modes(), inductor.afresh():
                 self._known[key] = compiled(run, *args, **kwargs)
         self.found.append(self._known[key])
         known = self._known[key]

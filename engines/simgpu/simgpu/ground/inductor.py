@@ -52,6 +52,16 @@ def uncompiled() -> Generator[None]:
         TORCH._C._dynamo.eval_frame.set_eval_frame(before)
 
 
+@contextmanager
+def afresh() -> Generator[None]:
+    """Inside, PyTorch's compiler compiles each call for its own sizes, however many others it has compiled before."""
+    from torch._dynamo import config
+
+    limits = dict.fromkeys(("recompile_limit", "accumulated_recompile_limit"), sys.maxsize)
+    with config.patch(automatic_dynamic_shapes=False, **limits):
+        yield
+
+
 @dataclass(frozen=True)
 class Call:
     """A call of a library, such as cuDNN: an operator and fake tensors as Inductor lays them out."""

@@ -28,6 +28,7 @@ from simgpu.device.compiled import Compiled, CompiledKernel, GraphBreak, compile
 from simgpu.device.state import World
 from simgpu.device.timelines import Timeline
 from simgpu.forecasts.whatif import Basis
+from simgpu.ground import inductor
 from simgpu.ground.replacements import Replacements
 
 __all__ = ["CompiledStep", "ModelCalls"]
@@ -225,7 +226,7 @@ def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
 def _compiled(call: _Call) -> Compiled:
     """Return what `torch.compile` makes of a call, on simulated GPUs that are not the program's."""
     formats = torch.autocast("cuda", call.autocast or torch.float16, enabled=call.autocast is not None)
-    with _elsewhere(), _silent(), torch.set_grad_enabled(call.gradients), formats:
+    with _elsewhere(), _silent(), inductor.afresh(), torch.set_grad_enabled(call.gradients), formats:
         args, kwargs = tree_map(_placed, call.given)
         return compiled(_with_devices(call.model), *args, **kwargs)
 
