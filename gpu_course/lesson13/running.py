@@ -23,17 +23,18 @@ _HANG_S = 900.0  # ends what hangs: on a busy machine a program of ten seconds t
 
 def run(
     program: Path, *arguments: str, gpu: str, shapes: bool = False, data_ms: float | None = None,
-    steps: int | None = None, progress: bool = False,
+    steps: int | None = None, progress: bool = False, compiled: bool = False,
 ) -> simgpu.Report:  # fmt: skip
     """Run a program that says `cuda` on a simulated GPU, in a process of its own, and return the report.
 
     `program` is a file, or the folder of a package with a `__main__.py`; it starts in the folder in which that stands.
     `gpu` is a row of `simgpu.gpus`, such as "H100 SXM". With `shapes` no values are computed, so that a large model is
     quick; `data_ms` is what a batch of a DataLoader takes, in milliseconds (None: what it takes here); after so many
-    `steps` the program is ended. What the program prints is printed at its end, and so are its messages of errors; with
-    `progress` a line says every few seconds how far it is. Where it fails, the report is that of the time before, and
-    says so first. Raises `simgpu.Unavailable` where this machine can have no simulated GPU, FileNotFoundError where
-    there is no such program, and ValueError for a notebook.
+    `steps` the program is ended; with `compiled` the report says what `torch.compile` would bring. What the program
+    prints is printed at its end, and so are its messages of errors; with `progress` a line says every few seconds how
+    far it is. Where it fails, the report is that of the time before, and says so first. Raises `simgpu.Unavailable`
+    where this machine can have no simulated GPU, FileNotFoundError where there is no such program, and ValueError for a
+    notebook.
     """
     program = Path(program).absolute()
     if not program.exists():
@@ -43,7 +44,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="progress-") as folder:
         told = Path(folder) / "steps"
         told.touch()
-        how = {"shapes": shapes, "data_ms": data_ms, "steps": steps}
+        how = {"shapes": shapes, "data_ms": data_ms, "steps": steps, "compiled": compiled}
         wait = functools.partial(_shown, told, progress)
         return simgpu.run_in_child(_run, str(program), arguments, gpu, how, str(told), wait=wait)
 
