@@ -38,7 +38,7 @@ def run(notebook: Path, *, keep_going: bool, failed: Callable[[BaseException], N
     os.chdir(notebook.resolve().parent)
     sys.path[0], sys.argv = "", [notebook.name]
     shell, ran = InteractiveShell.instance(), 0
-    shell.enable_gui = lambda gui=None: None  # what `%matplotlib inline` asks for: there are no windows here
+    shell.enable_gui = lambda gui=None: None  # what the magics for pictures ask for: there are no windows here
     for number, cell in enumerate(cells, 1):
         result = shell.run_cell("".join(cell["source"]), store_history=True)
         allowed = "raises-exception" in cell["metadata"].get("tags", ())
