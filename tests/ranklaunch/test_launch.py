@@ -12,11 +12,13 @@ import subprocess
 import sys
 import threading
 import time
+import types
 import warnings
 from pathlib import Path
 from traceback import FrameSummary
 from types import SimpleNamespace
 
+import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -930,3 +932,13 @@ def test_what_ranks_load_late_is_loaded_once():
     launch(lambda: importlib.import_module("torch.distributed.fsdp") and None)
     before = launch(lambda: {"torch._dynamo", "torch.distributed.fsdp"} <= sys.modules.keys())
     assert before == [run._way() is forked.Forked] * 2
+
+
+def test_a_function_keeps_its_file_whatever_cloudpickle_writes(monkeypatch):
+    """Since 3.1.3 it writes another name, the same for all."""
+    table, typed = cloudpickle.Pickler.dispatch_table, {"__name__": "__main__"}
+    reduced = table[types.CodeType]
+    monkeypatch.setitem(table, types.CodeType, lambda code: reduced(code.replace(co_filename="<dynamic-code>")))
+    exec(compile("def outer():\n    def inner(): ...\n    return inner", "<cell 7>", "exec"), typed)
+    sent = pickle.loads(wire.dumps(typed["outer"]))
+    assert (sent.__code__.co_filename, sent().__code__.co_filename) == ("<cell 7>", "<cell 7>")

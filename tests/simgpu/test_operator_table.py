@@ -16,7 +16,11 @@ from simgpu.machine import operator_table
 from simgpu.machine.operator_table import ROWS, is_library, kind_of, row_of
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
-NEWER = {"record_grad_output_stream"}  # not in every PyTorch that is supported
+NEWER = {
+    "_upsample_lanczos2d_aa",
+    "_upsample_lanczos2d_aa_backward",
+    "record_grad_output_stream",
+}  # not in every PyTorch
 OTHERS = "torch_nn::"  # are defined when their module is imported
 
 

@@ -2,16 +2,19 @@
 
 import json
 import linecache
+import pickle
 import sys
 import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+import cloudpickle
 import pytest
 import torch
 
 import simgpu
 from simgpu import places
+from simgpu.ground import by_value
 
 
 @pytest.mark.parametrize(
@@ -59,3 +62,13 @@ def test_a_child_gets_the_lines_of_the_cells_that_a_function_of_a_cell_calls():
         exec(compile(text, name, "exec"), room)
     assert simgpu.sources(room["outer"]) == {name: text.splitlines(True) for name, text in cells.items()}
     assert simgpu.sources(3) == {}
+
+
+def test_a_function_keeps_its_file_whatever_cloudpickle_writes(monkeypatch):
+    """Since 3.1.3 it writes another name, the same for all."""
+    table, typed = cloudpickle.Pickler.dispatch_table, {"__name__": "__main__"}
+    reduced = table[types.CodeType]
+    monkeypatch.setitem(table, types.CodeType, lambda code: reduced(code.replace(co_filename="<dynamic-code>")))
+    exec(compile("def outer():\n    def inner(): ...\n    return inner", "<cell 7>", "exec"), typed)
+    sent = pickle.loads(by_value.dumps(typed["outer"]))
+    assert (sent.__code__.co_filename, sent().__code__.co_filename) == ("<cell 7>", "<cell 7>")

@@ -159,6 +159,8 @@ class _Pickler(cloudpickle.Pickler):
                 return _found, (name.replace(".", ":", 1), made)
         elif isinstance(obj, CustomOpDef):
             return _custom_operator, _parts(obj)
+        elif isinstance(obj, types.CodeType):  # with its file, which cloudpickle leaves out since 3.1.3
+            return _code, (*self.dispatch_table[types.CodeType](obj), obj.co_filename)
         elif isinstance(obj, type) and obj in self._known:
             return _class_known, (self._known[obj],)
         elif isinstance(obj, _CACHED) and _by_value_only(obj):
@@ -187,6 +189,10 @@ def name_in_main(classes: Iterable[type]) -> None:
     for typed in classes:
         if typed.__module__ == "__main__" and "." not in typed.__qualname__:
             setattr(sys.modules["__main__"], typed.__name__, typed)
+
+
+def _code(make: Callable[..., types.CodeType], parts: tuple[Any, ...], file: str) -> types.CodeType:
+    return make(*parts).replace(co_filename=file)
 
 
 def _typed() -> list[CustomOpDef]:

@@ -42,11 +42,11 @@ def run_in_child(
     subprocess.TimeoutExpired where it takes longer than `limit_s`. Whoever measures its time in another way than by the
     clock gives `wait`, which returns when the child has ended; if that raises, the child is killed.
     """
-    import cloudpickle
+    from simgpu.ground import by_value
 
     with tempfile.TemporaryDirectory(prefix="simulated-") as folder:
         file = Path(folder) / "call"
-        file.write_bytes(pickle.dumps((sys.path, sources(fn), cloudpickle.dumps((fn, args)))))
+        file.write_bytes(pickle.dumps((sys.path, sources(fn), by_value.dumps((fn, args)))))
         status = _finished(file, wait or (lambda process: process.wait(limit_s)))
         printed, errors = (_text(file.with_suffix(kind)) for kind in (".out", ".err"))
         if status:
@@ -138,9 +138,8 @@ def remember_sources(sources: dict[str, list[str]]) -> None:
 
 def main(file: Path) -> None:
     """Call what is in `file` and replace it by what came of it: "value", "unavailable" or "raised", and what."""
-    import cloudpickle
-
     from simgpu.device.enabling import ready
+    from simgpu.ground import by_value
 
     hide_accelerators()
     sys.path[:], sources, call = pickle.loads(file.read_bytes())
@@ -150,7 +149,7 @@ def main(file: Path) -> None:
         remember_sources(sources)
         try:
             fn, args = pickle.loads(call)
-            result = ("value", cloudpickle.dumps(fn(*args)))
+            result = ("value", by_value.dumps(fn(*args)))
         except Exception:
             result = ("raised", traceback.format_exc())
     file.write_bytes(pickle.dumps(result))
