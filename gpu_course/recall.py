@@ -76,7 +76,7 @@ def ask(lesson: str) -> exam.Paper:
         judged = functools.cache(functools.partial(_judged, asked))
 
         def say(number: int) -> exam.Judged:
-            return judged(number, paper.answers.get(number))
+            return judged(number, paper.answers.get(number))  # pyright: ignore[reportOptionalMemberAccess]
 
         title = "Three questions on earlier lessons, two minutes, no penalty."
         paper = _PAPERS[lesson] = exam.Paper(title, [item.question() for _, item in made], say=say)

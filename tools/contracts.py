@@ -16,7 +16,7 @@ class Layers(LayersContract):
 
     def check(self, graph: grimp.ImportGraph, verbose: bool) -> ContractCheck:
         """Return what import-linter says of the layers, with rooms in place of patterns."""
-        containers = [str(container) for container in self.containers or ()]
+        containers = [str(container) for container in self.containers or ()]  # pyright: ignore[reportGeneralTypeIssues]
         rooms = {child.rpartition(".")[2] for container in containers for child in graph.find_children(container)}
         self.layers = [_spelled_out(layer, rooms) for layer in self.layers]
         return super().check(graph, verbose)

@@ -20,6 +20,7 @@ import sys
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat import NotebookNode
@@ -268,7 +269,7 @@ def run(notebook: NotebookNode, device: str | None = "sim", **extra: str) -> Not
 
     executed = copy.deepcopy(notebook)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
-        limits = {"timeout": HANG_S, "startup_timeout": HANG_S}
+        limits: dict[str, Any] = {"timeout": HANG_S, "startup_timeout": HANG_S}
         client = NotebookClient(executed, **limits, kernel_name="python3", store_widget_state=False)
         client.execute(env=kernel_environment(Path(temporary), device, **extra))
     return executed

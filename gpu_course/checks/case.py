@@ -185,8 +185,9 @@ class Case:
         if before is not None:
             edges.note("unchanged")
         repeats = keeps and before is not None and self._first is None and not (self.task.draws or self.task.simulated)
-        if repeats and _usual() and _plain((*before, outcome.value)):
-            self._first = _First(words, self.device, *before, _detached(outcome.value))
+        if repeats and _usual() and _plain((*before, outcome.value)):  # pyright: ignore[reportOptionalIterable]
+            gave = _detached(outcome.value)
+            self._first = _First(words, self.device, *before, gave)  # pyright: ignore[reportCallIssue]
         return outcome.value
 
     def _outcome(

@@ -65,7 +65,8 @@ def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: f
     try:
         exact = isinstance(got, int) and isinstance(expected, int)  # a count that is nearly right is wrong
         near = 0.0 if exact else atol + rtol * abs(cast(Any, expected))
-        close = got == expected or (near < math.inf and abs(got - expected) <= near)  # near inf all would be
+        away: Any = got
+        close = got == expected or (near < math.inf and abs(away - expected) <= near)  # near inf all would be
     except OverflowError:  # an integer too large for a float
         close = False
     both_nan = got != got and expected != expected

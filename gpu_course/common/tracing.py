@@ -46,7 +46,8 @@ def keeping(graphs: list[GraphModule], rows: list[int] | None = None) -> Callabl
             return graph.forward
 
         def run(*args: Any) -> Any:
-            rows.append(next(arg.shape[0] for arg in args if isinstance(arg, torch.Tensor)))
+            counted = next(arg.shape[0] for arg in args if isinstance(arg, torch.Tensor))
+            rows.append(counted)  # pyright: ignore[reportOptionalMemberAccess]
             return graph.forward(*args)
 
         return run
@@ -85,7 +86,7 @@ def _error_of(compiled: Callable) -> Callable:
     def call(*args: Any) -> Exception | None:
         try:
             compiled(*args)
-        except torch._dynamo.exc.TorchDynamoException as error:
+        except torch._dynamo.exc.TorchDynamoException as error:  # pyright: ignore[reportAttributeAccessIssue]
             return error
         return None
 

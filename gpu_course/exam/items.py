@@ -102,7 +102,7 @@ def number(
     for value in wrong:
         if value == answer or (not counted and math.isclose(value, answer, rel_tol=APART)):
             raise Clash(f"{value} is wrong and cannot be told from {answer}")
-    beliefs: dict[Value, str] = {**wrong}
+    beliefs: dict[Value, str] = {**wrong}  # pyright: ignore[reportGeneralTypeIssues]
     return Item(text, shown.strip("\n"), unit, (), answer, beliefs, steps, proof)
 
 

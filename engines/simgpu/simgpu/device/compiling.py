@@ -93,7 +93,7 @@ class _Graph:
         key = torch.is_grad_enabled(), formats, tuple(map(_like, inputs))
         if key not in self._known:
             self._known[key] = graph = compiled.kernels_of(self._graph, inputs)
-            metrics = sys.modules.get("torch._inductor.metrics")
+            metrics: Any = sys.modules.get("torch._inductor.metrics")
             if metrics is not None:  # PyTorch's own counter
                 metrics.generated_kernel_count += sum(not one.library for one in graph.kernels)
             if graph.error and not _is_flex(self._graph):

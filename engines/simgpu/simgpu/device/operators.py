@@ -96,7 +96,8 @@ def dispatch(
         return composite.take_apart(func, args, kwargs or {})
     if plan.row.alert is not None and torch._C._get_deterministic_algorithms():
         with determinism.told(plan.row.alert, Call(func, args, kwargs or {})):
-            return (plan.special or partial(_run, plan=plan))(func, args=args, kwargs=kwargs or {})
+            run: Any = plan.special or partial(_run, plan=plan)
+            return run(func, args=args, kwargs=kwargs or {})
     if plan.special is not None:
         return plan.special(func, args, kwargs or {})
     return _run(func, plan, args, kwargs or {})
@@ -258,7 +259,9 @@ def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if state.world.only_shapes:
         return shapes_only.computed(func, plan, args, kwargs)
     wide, written = plan.wide, plan.mutates
-    return missing_kernels.computed_wide(func, args, kwargs, wide, written) if wide else func(*args, **kwargs)
+    if not wide:
+        return func(*args, **kwargs)
+    return missing_kernels.computed_wide(func, args, kwargs, wide, written)  # pyright: ignore[reportArgumentType]
 
 
 def _unwrap(value: Any, tensors: list[torch.Tensor]) -> Any:

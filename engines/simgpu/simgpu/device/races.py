@@ -182,7 +182,7 @@ class Races:
     def _use(self, tensor: SimTensor, stream: Stream, number: int, writes: bool, line: str) -> None:
         known = self._knows[stream]
         for part in sparse.parts(tensor._inner):
-            start = part.storage_offset() * part.itemsize
+            start = int(part.storage_offset()) * part.itemsize
             end = start + _span(part)
             key = part.untyped_storage()._cdata
             uses = []

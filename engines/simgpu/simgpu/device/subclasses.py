@@ -65,7 +65,7 @@ class _OfAProgram(SimTensor):
             return torch.overrides.handle_torch_function(torch.Tensor.to, (self,), self, *args, **kwargs)
         return super().to(*args, **kwargs)
 
-    @shown_to_modes
+    @shown_to_modes  # pyright: ignore[reportArgumentType]
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
         copied = super().__deepcopy__(memo)
         if type(copied) is SimTensor:
@@ -98,7 +98,7 @@ def _forget(key: int, _: object) -> None:
 @functools.cache
 def _class_of_both(cls: type[torch.Tensor]) -> type[_OfAProgram]:
     """Make the class of both. Raises NotImplementedError for one whose operators the program runs itself."""
-    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
+    if cls.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # pyright: ignore[reportAttributeAccessIssue]
         raise NotImplementedError(f"the simulated GPU has no tensors of the class {cls.__name__}: use plain ones there")
     names = {"_class": cls, "__module__": cls.__module__, "__qualname__": cls.__qualname__}
     return _kind_of_both(type(cls))(cls.__name__, (cls, _OfAProgram), names)

@@ -277,7 +277,7 @@ def _apply(self: torch.nn.Module, fn: _Change, recurse: bool = True) -> torch.nn
         child._apply(fn)
     lazy = {name: one for name, one in self._parameters.items() if isinstance(one, _Lazy)}
     for name, parameter in lazy.items():  # there is nothing to exchange yet
-        fn(parameter)
+        fn(parameter)  # pyright: ignore[reportArgumentType]
         self._parameters[name] = None
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:

@@ -29,7 +29,7 @@ class Capsule:
 
 def replace(put: Replacements) -> None:
     """Let `to_dlpack` and `from_dlpack` share the memory of a tensor on the GPU."""
-    dlpack = torch.utils.dlpack
+    dlpack = torch.utils.dlpack  # pyright: ignore[reportAttributeAccessIssue]
     take, give = _taking(dlpack.from_dlpack), _giving(dlpack.to_dlpack)
     put.put(dlpack, from_dlpack=take, to_dlpack=give)
     put.put(torch, from_dlpack=take)
@@ -40,7 +40,7 @@ def _shared(tensor: SimTensor) -> SimTensor:
         raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
     if tensor.is_conj():
         raise BufferError("Can't export tensors with the conjugate bit set")
-    return tensor.detach()
+    return tensor.detach()  # pyright: ignore[reportReturnType]
 
 
 def _giving(plain: Callable[[torch.Tensor], Any]) -> Callable[[torch.Tensor], Any]:

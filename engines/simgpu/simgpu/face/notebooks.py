@@ -49,7 +49,9 @@ def run(notebook: Path, *, keep_going: bool, failed: Callable[[BaseException], N
             return 0
         if not result.success and not allowed:
             print(f"{notebook.name}: code cell {number} of {len(cells)} failed", file=sys.stderr)
-            failed(result.error_in_exec or result.error_before_exec)
+            error = result.error_in_exec or result.error_before_exec
+            if error is not None:
+                failed(error)
             if not keep_going:
                 break
     print(f"{notebook.name}: {ran} of {len(cells)} code cells ran", file=sys.stderr)

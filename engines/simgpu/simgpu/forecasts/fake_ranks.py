@@ -47,11 +47,11 @@ class Rank:
     def use(self, stream: "_Stream | None") -> Generator[None]:
         """Inside, `stream` is the current one."""
         before, self.current = self.current, stream or self.current
-        self.recorder.stream = self.current.key
+        self.recorder.stream = self.current.key  # pyright: ignore[reportAttributeAccessIssue]
         try:
             yield
         finally:
-            self.current, self.recorder.stream = before, before.key
+            self.current, self.recorder.stream = before, before.key  # pyright: ignore[reportAttributeAccessIssue]
 
     def talk(self, func: Operator, args: Args, result: Any) -> Any:
         """Note a message and who waits for it; return what its operator gave, with a handle that notes the wait."""

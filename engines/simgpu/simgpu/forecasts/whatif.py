@@ -20,6 +20,7 @@ from simgpu.ground import arguments
 from simgpu.ground.storages import local, states_of
 from simgpu.machine import gpus, hosts
 from simgpu.machine.cluster import Cluster
+from simgpu.machine.gpus import GPU
 from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.machine.operator_table import ATTENTION, CONVOLUTIONS, PRODUCTS, kind_of
@@ -71,7 +72,7 @@ class Basis:
     def peak(self) -> int:
         return sum(self.owners.values())
 
-    def on(self, spec: gpus.GPU, host: str | Host | None = None) -> "Basis":
+    def on(self, spec: GPU, host: str | Host | None = None) -> "Basis":
         """Return the same program on other GPUs, of all the memory that these have, and if wanted with another host."""
         machine = self.machine.with_gpu(spec)
         machine = machine if host is None else replace(machine, host=hosts.get(host))
@@ -392,8 +393,9 @@ def _with_messages(step: list[Event], total: int, ranks: int) -> Iterator[Event]
         if not _is_backward(event):
             continue
         if index in due:
-            what, sizes = ("all_reduce",) * 3, (math.ceil(total / len(due)), 0, tuple(range(ranks)))
-            yield Message(event.number + 0.5, event.stream, ("nccl",), *what, *sizes, event.line)
+            nbytes, name = math.ceil(total / len(due)), "all_reduce"
+            number, group = event.number + 0.5, tuple(range(ranks))
+            yield Message(number, event.stream, ("nccl",), name, name, name, nbytes, 0, group, event.line)
         if index == backward[-1]:
             yield Hold(event.stream, event.number + 0.5)
 

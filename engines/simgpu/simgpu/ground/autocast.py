@@ -67,9 +67,9 @@ def _cast_and_call(
 ) -> Any:
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if _is_on(kind, leaf)]
     dtype = choose(tensors) if tensors else None
-    with torch._C._ExcludeDispatchKeyGuard(_KEY_SETS[kind]):
+    with torch._C._ExcludeDispatchKeyGuard(_KEY_SETS[kind]):  # pyright: ignore[reportArgumentType]
         if dtype is not None and any(tensor.dtype is not dtype for tensor in tensors):
-            args, kwargs = tree_map(partial(_cast, kind, dtype), (args, kwargs))
+            args, kwargs = tree_map(partial(_cast, kind, dtype), (args, kwargs))  # pyright: ignore[reportArgumentType]
         return operator(*args, **kwargs)
 
 

@@ -79,7 +79,7 @@ def _answering(owner: Any) -> Callable[..., Any]:
 def _lead(value: Any, kind: Callable[[], str]) -> Any:
     """Return the GPU that C++ calls `meta`; anything else as it is."""
     is_gpu = type(value) is torch.device and value.type == "meta" and value.index is not None
-    return torch.device(kind(), value.index) if is_gpu else value
+    return torch.device(kind(), value.index) if is_gpu else value  # pyright: ignore[reportArgumentType]
 
 
 def _led_back(plain: Callable[..., Any], kind: Callable[[], str]) -> Callable[..., Any]:

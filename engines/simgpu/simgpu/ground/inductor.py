@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.node import map_aggregate, map_arg
 
 from simgpu.ground import device_kind, fakes
 from simgpu.ground.autocast import register_rules
@@ -109,7 +110,7 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any], autocast: torch.dt
         twin = _on_cuda(graph, mode)
         enabled = autocast is not None
         with torch.autocast("cuda", autocast or torch.float16, enabled=enabled):
-            compile_fx.compile_fx(twin, values, inner_compile=_inner)
+            compile_fx.compile_fx(twin, values, inner_compile=_inner)  # pyright: ignore[reportArgumentType]
     return lowered
 
 
@@ -122,7 +123,7 @@ def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -
     from torch._inductor import compile_fx
 
     for node in graph.graph.nodes:  # C++ code has put `meta` into it: see `fakes`
-        node.args, node.kwargs = (torch.fx.node.map_aggregate(one, _led) for one in (node.args, node.kwargs))
+        node.args, node.kwargs = (map_aggregate(one, _led) for one in (node.args, node.kwargs))
     try:
         compile_fx.compile_fx_inner(graph, inputs, **options)
     except Exception as error:
@@ -137,10 +138,10 @@ def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -
 @contextmanager
 def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
     """Inside, Inductor takes this process for one with a GPU and Triton, and writes its kernels into `found`."""
-    import torch._functorch.config
-    import torch._inductor.config
-    import torch._inductor.graph
-    import torch._inductor.scheduler
+    import torch._functorch.config  # pyright: ignore[reportUnusedImport]
+    import torch._inductor.config  # pyright: ignore[reportUnusedImport]
+    import torch._inductor.graph  # pyright: ignore[reportUnusedImport]
+    import torch._inductor.scheduler  # pyright: ignore[reportUnusedImport]
     from torch._dynamo.device_interface import CudaInterface
 
     def codegen(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -149,7 +150,7 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
         raise _Enough
 
     put, depth = Replacements(), sys.getrecursionlimit()
-    gpu = {
+    gpu: dict[str, Callable[..., Any]] = {
         "get_device_properties": lambda device=None: _A100, "get_compute_capability": lambda device=None: 80,
         "current_device": lambda: 0, "device_count": lambda: 1,
         "is_bf16_supported": lambda including_emulation=False: True,
@@ -218,9 +219,9 @@ def _on_cuda(graph: torch.fx.GraphModule, mode: FakeTensorMode) -> torch.fx.Grap
     for node in twin.graph.nodes:
         if node.target is torch.nn.functional.scaled_dot_product_attention and not _has_gpu():
             node.target = _attention
-        node.args, node.kwargs = (torch.fx.node.map_aggregate(one, _led) for one in (node.args, node.kwargs))
+        node.args, node.kwargs = (map_aggregate(one, _led) for one in (node.args, node.kwargs))
         if node.op == "get_attr":
-            _fake_attribute(twin, node.target, mode)
+            _fake_attribute(twin, node.target, mode)  # pyright: ignore[reportArgumentType]
     twin.recompile()
     return twin
 
@@ -347,11 +348,11 @@ def _library_call(node: Any, origins: Sequence[torch.fx.Node]) -> Call | None:
                 return left.pop(index)
         return fake
 
-    args = tuple(torch.fx.node.map_arg(origin.args, laid_out))
+    args = tuple(map_arg(origin.args, laid_out))
     if origin.target is torch.ops.aten.convolution.default and len(layouts) == 2:
         args = (*args[:2], None, *args[3:])  # its bias is added by a kernel that Inductor writes
-    kwargs = torch.fx.node.map_arg(dict(origin.kwargs), laid_out)
-    return Call(origin.target, args, dict(kwargs), origin.meta.get("val"))
+    kwargs = map_arg(dict(origin.kwargs), laid_out)
+    return Call(origin.target, args, dict(kwargs), origin.meta.get("val"))  # pyright: ignore[reportArgumentType]
 
 
 def _tensor_like(buffer: Any) -> torch.Tensor | None:

@@ -25,7 +25,7 @@ def new_node() -> str:
         return ""
     number, kind = node._sequence_nr(), "node"
     if number == _OF_LEAVES and hasattr(node, "variable"):
-        number, kind = id(node.variable), "accumulate"
+        number, kind = id(node.variable), "accumulate"  # pyright: ignore[reportAttributeAccessIssue]
     if _here.last == (backward, number):
         return ""
     _here.last = backward, number

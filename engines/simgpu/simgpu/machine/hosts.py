@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from simgpu.ground import arguments
 from simgpu.machine.profiles import Profile
@@ -114,17 +114,18 @@ class Host:
         step = program if on is None else lambda host: on(gpu, host=host).total_s
         if not callable(step):
             raise TypeError(f"program must be a simgpu.forecast or a function of a host, not {program!r}")
-        least = step(cls(0.0))
+        takes = cast("Callable[[Host], float]", step)
+        least = takes(cls(0.0))
         if wanted <= 1.05 * least:
             raise ValueError(
                 f"seconds is {seconds!r}, and on any host the GPU takes {least:.3g} s of it: measure a smaller batch"
             )
         low, high = 0.0, 1.0
-        while step(cls(high)) < wanted and high < _SLOWEST_US:
+        while takes(cls(high)) < wanted and high < _SLOWEST_US:
             low, high = high, 2 * high
         for _ in range(30):
             middle = (low + high) / 2
-            low, high = (middle, high) if step(cls(middle)) < wanted else (low, middle)
+            low, high = (middle, high) if takes(cls(middle)) < wanted else (low, middle)
         return cls(float(f"{high:.4g}"), "calibrated", f"by a step that took {seconds:g} s")
 
     @classmethod

@@ -33,5 +33,6 @@ def watch(put: Replacements, before: Before, after: After) -> None:
             with uncompiled():
                 after(module, args, kwargs, result)
 
-    __call__._torchdynamo_inline = plain  # what PyTorch's compiler looks into instead
+    # what PyTorch's compiler looks into instead
+    __call__._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
     put.put(nn.Module, __call__=__call__)

@@ -197,7 +197,7 @@ def _made(tensor: torch.Tensor, device: torch.device, of: torch.device) -> torch
         if made.numel() <= _SMALL:  # which is computed with, so that numbers must be possible indices
             made.zero_()
     made = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
-    made.simgpu_device = of
+    made.simgpu_device = of  # pyright: ignore[reportAttributeAccessIssue]
     return made.requires_grad_(tensor.requires_grad)
 
 

@@ -268,7 +268,8 @@ class HabitWatch:
             look(*args, **kwargs)
             return plain(*args, **kwargs)
 
-        watched._torchdynamo_inline = plain  # what PyTorch's compiler looks into instead
+        # what PyTorch's compiler looks into instead
+        watched._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
         return watched
 
     def _noting(self, plain: Callable[..., Any], code: str) -> Callable[..., Any]:

@@ -11,6 +11,7 @@ from simgpu.forecasts.time_forecast import TimeForecast
 from simgpu.forecasts.whatif import Basis, Option, options, priced, what_if
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.machine import gpus
+from simgpu.machine.gpus import GPU
 from simgpu.machine.hosts import Host
 from simgpu.reports.compiled_step import CompiledStep
 from simgpu.reports.growth import Growth
@@ -175,7 +176,7 @@ class Values:
             compiled=compiled, host=host, price=price, steps=steps,
         )  # fmt: skip
 
-    def on(self, gpu: str | gpus.GPU, *, host: str | Host | None = None) -> TimeForecast:
+    def on(self, gpu: str | GPU, *, host: str | Host | None = None) -> TimeForecast:
         """Return what the last recorded step takes on another machine, as a forecast tells it: kernels, parts, lines.
 
         The events of the run are played there; the program is not run again. `host` None is that of the run, else a row

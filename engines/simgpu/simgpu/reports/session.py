@@ -238,7 +238,7 @@ class Recording:
         text = (str(error) or type(error).__name__).strip()
         line = Line.of(places.place_of(error))
         if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
-            line, text = Line.of(places.named(error.filename, error.lineno)), error.msg
+            line, text = Line.of(places.named(error.filename or "", error.lineno)), error.msg
         self.failure = Error(*line.parts, _kind(error, text), text.partition("\n")[0])
         self.errors.append(self.failure)
 
