@@ -5,7 +5,7 @@ import copy
 import torch
 from torch import nn
 
-from gpu_course.checks import Case, edges, lesson
+from gpu_course.checks import Case, difference, edges, lesson
 from gpu_course.common.probes import state_of, unchanged
 
 __all__ = ["fold", "moved"]
@@ -145,18 +145,16 @@ def _folds(case: Case, linear: nn.Linear, norm: nn.BatchNorm1d, dtype: torch.dty
     """Fail unless the answer makes of both one layer that does the same, and leaves both as they were."""
     linear, norm = (copy.deepcopy(layer).to(case.device, dtype) for layer in (linear, norm))
     x = torch.randn(9, linear.in_features, dtype=dtype).to(case.device)
-    before = [copy.deepcopy(layer.state_dict()) for layer in (linear, norm)]
+    before = [copy.deepcopy(dict(layer.state_dict())) for layer in (linear, norm)]
     states = [state_of(layer) for layer in (linear, norm)]
     with torch.no_grad():
         expected = norm(linear(x))
     folded = case.call(linear, norm, modifies=True)
-    case.equal(
-        [dict(layer.state_dict()) for layer in (linear, norm)],
-        [dict(state) for state in before],
-        why="both modules stay as they are: their owner may go on with training",
-    )
-    for layer, state in zip((linear, norm), states, strict=True):  # "Leave both as they are."
-        unchanged(case, state, layer, "both modules stay as they are: their owner may go on with training")
+    why = "both modules stay as they are: their owner may go on with training"
+    for name, layer, numbers, state in zip(("linear", "norm"), (linear, norm), before, states, strict=True):
+        changed = difference(dict(layer.state_dict()), numbers)
+        case.instead(changed, f"changes the numbers of {name}", why)
+        unchanged(case, state, layer, why)
     edges.note("unchanged")
     kind = type(folded).__name__
     case.instead(not isinstance(folded, nn.Linear), f"returns a {kind}, expected one nn.Linear")
