@@ -11,13 +11,12 @@ import torch
 
 from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
-from simgpu.ground.nodes import NO_PASS
+from simgpu.ground.nodes import NO_PASS, current_pass
 from simgpu.ground.quiet import Meter
 from simgpu.machine.hosts import CLASSES, KINDS, class_of
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
 
-_backward_pass = torch._C._current_graph_task_id
 CALLS = ("view", "node", "accumulate")  # classes of hosts that queue nothing
 _FAILED = (
     "error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
@@ -182,7 +181,7 @@ class Clock(Meter):
     def _price_ns(self, cost: Cost, phase: str | None) -> int:
         """Return what an operator takes the host."""
         if phase is None:  # the usual case first: to ask for it takes a while
-            usual = not self.stepping and _backward_pass() == NO_PASS
+            usual = not self.stepping and current_pass() == NO_PASS
             phase = "forward" if usual else places.phase(self.stepping, self.closure)
         price_ns = self._operators_ns[phase][cost.host]
         return price_ns + cost.tensors * self._prices_ns["tensor of a list"] if cost.tensors else price_ns

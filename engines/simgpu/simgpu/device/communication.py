@@ -25,6 +25,7 @@ from simgpu.clock.clock import Launch
 from simgpu.clock.journal import Queue
 from simgpu.device import collectives, state
 from simgpu.device.tensor import SimTensor, adopt
+from simgpu.ground.nodes import in_backward
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 from simgpu.machine.cluster import Cluster
 
@@ -158,7 +159,7 @@ class Work(TORCH._C._distributed_c10d.Work):
         future = _Future()
         future.hold = self.hold
         future.set_result(self.tensors)
-        if torch._C._current_graph_task_id() != -1:
+        if in_backward():
             torch.autograd.Variable._execution_engine.queue_callback(self.hold)
         self.forget()
         return future

@@ -21,6 +21,7 @@ from simgpu.clock.clock import Captured
 from simgpu.device import compiled, state
 from simgpu.device.tensor import SimTensor
 from simgpu.ground import device_kind, fakes, imports
+from simgpu.ground.nodes import NO_PASS, current_pass
 from simgpu.ground.quiet import Meter
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
@@ -128,10 +129,10 @@ def before_backward(result: Any, inputs: Any, charge: Callable[[], None], meter:
     edges = [torch.autograd.graph.get_gradient_edge(one).node for one in tree_leaves(inputs) if _needs(one)]
     left = [one.grad_fn for one in tree_leaves(result) if _needs(one) and one.grad_fn is not None]
     seen: set[Any] = set(edges)
-    passes = [-1]
+    passes = [NO_PASS]
 
     def before(gradients: Any) -> None:
-        number = TORCH._C._current_graph_task_id()
+        number = current_pass()
         if number != passes[0]:
             passes[0] = number
             charge()

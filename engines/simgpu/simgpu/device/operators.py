@@ -22,14 +22,14 @@ from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, 
 from simgpu.device.torch_functions import check_generator
 from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
-from simgpu.ground.nodes import NO_PASS, new_node
+from simgpu.ground.nodes import NO_PASS, current_pass, new_node
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine import determinism, flops, missing_kernels, waiting
 from simgpu.machine.operator_table import name_of, row_of, takes_host_long
 from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
 
 aten = torch.ops.aten
-_in_autocast, _backward_pass = torch._C._is_any_autocast_enabled, torch._C._current_graph_task_id
+_in_autocast = torch._C._is_any_autocast_enabled
 _PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
 _NOTHING = nullcontext()
 _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
@@ -86,7 +86,7 @@ def dispatch(
     if state.forked:
         raise device_kind.forked()
     clock = state.world.clock
-    if (clock.called_ns or clock.log is not None) and _backward_pass() != NO_PASS and (kind := new_node()):
+    if (clock.called_ns or clock.log is not None) and current_pass() != NO_PASS and (kind := new_node()):
         clock.called(kind)
     if plan.simple and not kwargs and clock.races is None:
         result = _run_simple(func, plan, args)

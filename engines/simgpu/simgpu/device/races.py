@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from simgpu.device.tensor import SimTensor
 from simgpu.ground import device_kind, places, sparse
+from simgpu.ground.nodes import in_backward
 
 Stream: TypeAlias = tuple[int, int]  # the GPU, and the number of the stream there
 Known: TypeAlias = dict[Stream, int]  # up to which operation of each stream
@@ -132,7 +133,7 @@ class Races:
         stream = (gpu, self._current(gpu))
         known = self._knows[stream]
         _join(known, self._host)
-        if torch._C._current_graph_task_id() != -1:  # a backward pass: PyTorch's engine orders its streams
+        if in_backward():  # PyTorch's engine orders its streams
             _join(known, self._launched)
         self._launched[stream] += 1
         return stream, self._launched[stream]

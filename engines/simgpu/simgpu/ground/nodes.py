@@ -4,7 +4,8 @@ import threading
 
 import torch
 
-NO_PASS = -1  # the number of the backward pass that runs, where none does
+current_pass = torch._C._current_graph_task_id  # the number of the backward pass that runs
+NO_PASS = -1  # where none does
 _OF_LEAVES = 2**64 - 1  # the number of each node that adds a gradient to its parameter's
 
 
@@ -15,9 +16,14 @@ class _Here(threading.local):
 _here = _Here()
 
 
+def in_backward() -> bool:
+    """Return whether this thread runs a backward pass."""
+    return current_pass() != NO_PASS
+
+
 def new_node() -> str:
     """Return what has begun since the last call in this thread: "node", "accumulate" for a parameter's, or ""."""
-    backward = torch._C._current_graph_task_id()
+    backward = current_pass()
     if backward == NO_PASS:
         return ""
     node = torch._C._current_autograd_node()

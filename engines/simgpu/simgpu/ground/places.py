@@ -85,9 +85,11 @@ def phase(stepping: bool = False, closure: bool = False) -> str:
     """
     import torch  # not above: what a room loads that needs no torch stays quick
 
+    from simgpu.ground.nodes import in_backward
+
     if stepping and not closure:
         return "optimizer step"
-    if torch._C._current_graph_task_id() == -1:
+    if not in_backward():
         return "optimizer step" if stepping and not torch.is_grad_enabled() else "forward"
     return "recomputation" if torch.is_grad_enabled() else "backward"
 

@@ -29,6 +29,7 @@ from simgpu.device.state import World
 from simgpu.device.timelines import Timeline
 from simgpu.forecasts.whatif import Basis
 from simgpu.ground import inductor
+from simgpu.ground.nodes import in_backward
 from simgpu.ground.replacements import Replacements
 
 __all__ = ["CompiledStep", "ModelCalls"]
@@ -96,7 +97,7 @@ class ModelCalls:
     def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module begins."""
         self._depth += 1
-        if self._depth > 1 or self.error or state.world.clock.log is not self.log or _in_backward():
+        if self._depth > 1 or self.error or state.world.clock.log is not self.log or in_backward():
             return
         if next(model.parameters(), None) is None:
             return
@@ -121,7 +122,7 @@ class ModelCalls:
         """A module has ended, or failed."""
         self._depth -= 1
         call = self._calls[-1] if self._calls else None
-        if self._depth or call is None or call.last >= 0 or _in_backward():
+        if self._depth or call is None or call.last >= 0 or in_backward():
             return
         call.last = self.log.number
         for output in tree_leaves(result):
@@ -167,11 +168,6 @@ class ModelCalls:
         )
         step_s = timeline.total_ns / (basis.last - basis.first) / 1e9
         return CompiledStep(step_s, eager_s, graphs, kernels, breaks, timeline.evidence)
-
-
-def _in_backward() -> bool:
-    """Return whether a backward pass runs, which calls a module anew where activations were not kept."""
-    return torch._C._current_graph_task_id() != -1
 
 
 def _first_line(error: Exception) -> str:
