@@ -12,13 +12,11 @@ import subprocess
 import sys
 import threading
 import time
-import types
 import warnings
 from pathlib import Path
 from traceback import FrameSummary
 from types import SimpleNamespace
 
-import cloudpickle
 import pytest
 import torch
 import torch.distributed as dist
@@ -29,6 +27,7 @@ import ranklaunch as module
 from ranklaunch import RankError, forked, launch, output, preload, rank_device, report, run, use_device, wire
 from ranklaunch.wire import Failure
 from tests import children
+from tests.by_value import files_of_sent
 from tests.ranklaunch import system
 from tests.waiting import HANG_S, until
 
@@ -935,10 +934,4 @@ def test_what_ranks_load_late_is_loaded_once():
 
 
 def test_a_function_keeps_its_file_whatever_cloudpickle_writes(monkeypatch):
-    """Since 3.1.3 it writes another name, the same for all."""
-    table, typed = cloudpickle.Pickler.dispatch_table, {"__name__": "__main__"}
-    reduced = table[types.CodeType]
-    monkeypatch.setitem(table, types.CodeType, lambda code: reduced(code.replace(co_filename="<dynamic-code>")))
-    exec(compile("def outer():\n    def inner(): ...\n    return inner", "<cell 7>", "exec"), typed)
-    sent = pickle.loads(wire.dumps(typed["outer"]))
-    assert (sent.__code__.co_filename, sent().__code__.co_filename) == ("<cell 7>", "<cell 7>")
+    assert files_of_sent(wire.dumps, monkeypatch) == ["<cell 7>"] * 2

@@ -2,19 +2,18 @@
 
 import json
 import linecache
-import pickle
 import sys
 import types
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-import cloudpickle
 import pytest
 import torch
 
 import simgpu
 from simgpu import places
 from simgpu.ground import by_value
+from tests.by_value import files_of_sent
 
 
 @pytest.mark.parametrize(
@@ -65,10 +64,4 @@ def test_a_child_gets_the_lines_of_the_cells_that_a_function_of_a_cell_calls():
 
 
 def test_a_function_keeps_its_file_whatever_cloudpickle_writes(monkeypatch):
-    """Since 3.1.3 it writes another name, the same for all."""
-    table, typed = cloudpickle.Pickler.dispatch_table, {"__name__": "__main__"}
-    reduced = table[types.CodeType]
-    monkeypatch.setitem(table, types.CodeType, lambda code: reduced(code.replace(co_filename="<dynamic-code>")))
-    exec(compile("def outer():\n    def inner(): ...\n    return inner", "<cell 7>", "exec"), typed)
-    sent = pickle.loads(by_value.dumps(typed["outer"]))
-    assert (sent.__code__.co_filename, sent().__code__.co_filename) == ("<cell 7>", "<cell 7>")
+    assert files_of_sent(by_value.dumps, monkeypatch) == ["<cell 7>"] * 2
