@@ -137,7 +137,7 @@ def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -
 
 @contextmanager
 def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
-    """Inside, Inductor takes this process for one with a GPU and Triton, and writes its kernels into `found`."""
+    """Inside, Inductor takes this process for one with a GPU and Triton, and writes its kernels into `lowered`."""
     import torch._functorch.config  # pyright: ignore[reportUnusedImport]
     import torch._inductor.config  # pyright: ignore[reportUnusedImport]
     import torch._inductor.graph  # pyright: ignore[reportUnusedImport]

@@ -69,7 +69,7 @@ def states_of(optimizer: torch.optim.Optimizer | None) -> list[torch.Tensor]:
 
 
 def _is_on(candidate: object, device: torch.device) -> bool:
-    """Return whether `thing` is a tensor on `device`; what raises when it is asked is none that we can count."""
+    """Return whether `candidate` is a tensor on `device`; what raises when it is asked is none that we can count."""
     try:
         return isinstance(candidate, torch.Tensor) and candidate.device == device
     except Exception:

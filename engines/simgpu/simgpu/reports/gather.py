@@ -60,7 +60,7 @@ def gather(session: Recording) -> Report:
         errors=_errors(session), failure=session.failure,
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
         evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
-        basis=basis, asking_steps=frozenset(Line.of(place).parts for place in session.habits.asking_steps),
+        basis=basis, must_read=frozenset(Line.of(line).parts for line in session.habits.must_read),
     )  # fmt: skip
 
 

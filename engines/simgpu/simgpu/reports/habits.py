@@ -108,7 +108,7 @@ class HabitWatch:
     def __init__(self, put: Replacements, growth: GrowthWatch) -> None:
         self.step, self._growth = 0, growth
         self._steps: dict[tuple[str, str], set[int]] = defaultdict(set)  # by code and line
-        self.asking_steps: set[str] = set()  # lines of steps that must read values: of a scaler, or with a closure
+        self.must_read: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure
         self._stack: list[nn.Module] = []
         self._inputs: object = ()  # of the model that runs
         self._dropped: list[bool] = []  # whether calls of `dropout` by it, not by layers, drop
@@ -223,7 +223,7 @@ class HabitWatch:
     def before_step(self, optimizer: torch.optim.Optimizer, closure: bool) -> None:
         """An optimizer's step begins, with a `closure` or without."""
         if closure:
-            self.asking_steps.add(places.place())
+            self.must_read.add(places.place())
         parameters = [one for group in optimizer.param_groups for one in group["params"]]
         known = self._gradients.get(id(optimizer))
         if known is None:
@@ -295,7 +295,7 @@ class HabitWatch:
             self._note("sigmoid-before-loss")
 
     def _on_scaled_step(self, *args: Any, **kwargs: Any) -> None:
-        self.asking_steps.add(places.place())
+        self.must_read.add(places.place())
 
     def _on_dropout(self, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
         if self._stack and p > 0 and not isinstance(self._stack[-1], nn.modules.dropout._DropoutNd):

@@ -94,9 +94,7 @@ class Values:
     simulated: float
     real: float
     basis: Basis = field(repr=False)
-    asking_steps: frozenset[tuple[str, int, str]] = field(
-        default=frozenset(), repr=False
-    )  # lines that must read values
+    must_read: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # lines that need values
     price: float | None = None
     run_steps: int | None = None
 
@@ -145,7 +143,7 @@ class Values:
     def _is_worth(self, row: Row, named: set[tuple[str, int, str]]) -> bool:
         """Return whether a line that keeps the GPU waiting is worth a remark of its own."""
         worth = _WORTH if row.count >= 0.5 else _WORTH_SELDOM
-        if row.parts in named or row.parts in self.asking_steps or row.seconds < worth * self.step_time:
+        if row.parts in named or row.parts in self.must_read or row.seconds < worth * self.step_time:
             return False
         least_s = next((least for words, least in _WORTH_S.items() if words in row.cause), 0.0)
         return row.seconds >= least_s
@@ -192,7 +190,7 @@ class Values:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
-        left_out = ("basis", "gpu", "evidence", "asking_steps")
+        left_out = ("basis", "gpu", "evidence", "must_read")
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}

@@ -12,10 +12,10 @@ _INSTEAD = {  # what to do, by words of an error's kind and text
     "attempted relative import": "Run this file as a part of its package: python -m simgpu -m package.module",
     "ModuleNotFoundError": "Install it for the Python that runs simgpu.",
     "FileNotFoundError": "Names of files count from the folder in which the program starts.",
-    "Name or service not known": "It asks a network that this machine does not reach: fetch the data before.",
-    "name resolution": "It asks a network that this machine does not reach: fetch the data before.",
-    "URLError": "It asks a network that this machine does not reach: fetch the data before.",
-}
+} | dict.fromkeys(
+    ("Name or service not known", "name resolution", "URLError"),
+    "It asks a network that this machine does not reach: fetch the data before.",
+)
 _ONLY_LAUNCHES = (
     "The host's own Python work between two operations takes no time here; only launches, waits, copies and the "
     "loading of batches by a DataLoader do. On a real machine a step of many small operations is slower."
