@@ -43,6 +43,23 @@ what = "Values are limited on one side, or set to something else."
 mistakes."{NUMBER}.clip" = ["limits from above only", "sets what is too large to 0", "takes the absolute value"]
 '''
 
+# what an exercise of the course has beside: why its check leaves edges out, and right answers in three styles
+MORE = '''
+
+clip.leaves_out("a tensor of a few numbers shows it", "empty permuted scalar single sliced huge not_finite tied tiny")
+clip.leaves_out("the text speaks of floats", "bfloat16 bool complex double half whole")
+clip.leaves_out("a limit is a small number above 0", "limit number_large number_negative number_zero")
+clip.leaves_out("there is one device, and nothing is made anew", "cpu elsewhere default_type")
+clip.alternative("two calls, one for each side", edit("""
+    -    return x.clamp(-limit, limit)
+    +    return x.clamp(max=limit).clamp(min=-limit)
+"""))
+clip.alternative("the function in place of the method", edit("""
+    -    return x.clamp(-limit, limit)
+    +    return torch.clip(x, -limit, limit)
+"""))
+'''
+
 
 def changed(folder: Path, before: Path) -> set[str]:
     """Return the files under `folder` that are new, or differ from those under `before`, as paths with slashes."""
@@ -99,7 +116,7 @@ def plant_exercise(copy: Path) -> None:
     (path,) = (copy / "notebooks").glob(f"{NUMBER}_*.ipynb")
     room = copy / "gpu_course" / f"lesson{NUMBER}"
     module = SAMPLE.read_text(encoding="utf-8").replace('lesson("02")', f'lesson("{NUMBER}")')
-    (room / "clipping.py").write_text(module, encoding="utf-8")
+    (room / "clipping.py").write_text(module + MORE, encoding="utf-8")
     door = (
         f'"""A question? The exercise of lesson {NUMBER}."""\n\nfrom gpu_course.lesson{NUMBER}.clipping import clip\n'
     )
