@@ -157,6 +157,14 @@ ERRORS = {
         lambda: torch.rand(2, device="cuda", generator=torch.Generator()), RuntimeError, "Expected a 'cuda' device",
     ),
     "not cuda": (lambda: torch.ones(1).cuda("cpu"), RuntimeError, "Invalid device, must be cuda device"),
+    "lengths": (
+        lambda: nn.utils.rnn.pack_padded_sequence(torch.rand(3, 2, 1).cuda(), torch.tensor([3, 2]).cuda()),
+        RuntimeError, "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor",
+    ),
+    "lengths of a batch on the CPU": (
+        lambda: nn.utils.rnn.pack_padded_sequence(torch.rand(3, 2, 1), torch.tensor([3, 2]).cuda()),
+        RuntimeError, "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor",
+    ),
     "pinning": (lambda: torch.ones(2).cuda().pin_memory(), RuntimeError, "cannot pin 'torch.cuda.FloatTensor'"),
     "sparse": (lambda: torch.eye(2).to_sparse_bsr((1, 1)).cuda(), NotImplementedError, "no tensors of layout"),
     "nested": (lambda: torch.nested.nested_tensor([[1]], device="cuda"), NotImplementedError, "no nested tensors"),

@@ -157,6 +157,13 @@ torch.cuda.set_device(0)
 dist.init_process_group("nccl", init_method=f"file://{os.getcwd()}/again", rank=rank, world_size=2)
 tell("two on one GPU", lambda: dist.all_reduce(ones(2)))
 dist.destroy_process_group()
+torch.cuda.set_device(rank)
+dist.init_process_group("nccl", init_method=f"file://{os.getcwd()}/ended", rank=rank, world_size=2)
+dist.all_reduce(ones(2))
+if rank == 0:
+    dist.destroy_process_group()
+else:
+    tell("a rank that has ended", lambda: dist.all_reduce(ones(2)))
 """
 NO_GPU = "AcceleratorError: CUDA error: invalid device ordinal"
 NO_CPU = "RuntimeError: No backend type associated with device type cpu"
@@ -178,6 +185,7 @@ REFUSED = {
     "CPU and GPU by default": "[None, None]",
     "names by default": "cpu:gloo,cuda:nccl",
     "two on one GPU": "DistBackendError: NCCL error in: torch/csrc/distributed/c10d/NCCLUtils.cpp, invalid usage (run",
+    "a rank that has ended": "RuntimeError: Connection closed by another rank: it ended, or left the group",
 }
 
 

@@ -9,6 +9,7 @@ other has called `recv`.
 
 import datetime
 import importlib
+import re
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -30,6 +31,7 @@ from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 from simgpu.machine.cluster import Cluster
 
 _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
+_LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")  # what gloo says of a rank that has ended
 _ENDED, _ANSWER_S = "simgpu/ended", 5.0  # how many ranks have ended, in the store; for what is still on its way
 _handles: "dict[int, Work]" = {}  # C++ keeps no Python object alive
 _arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage that they fill
@@ -184,7 +186,23 @@ class _Future(torch.futures.Future[Any]):
 
 
 def run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
-    """Do what an operator of torch.distributed asks that got tensors of the simulated GPU."""
+    """Do what an operator of torch.distributed asks that got tensors of the simulated GPU.
+
+    Raises RuntimeError where another rank has ended instead: NCCL would wait.
+    """
+    try:
+        return _run(func, args, kwargs)
+    except RuntimeError as error:
+        if not _LOST.search(str(error)) or rules_of(collectives.group_of(args)) is None:
+            raise
+        name = func._overloadpacket.__name__.rstrip("_")
+        raise RuntimeError(
+            f"Connection closed by another rank: it ended, or left the group, before {name}. NCCL would wait here "
+            "until its timeout."
+        ) from error
+
+
+def _run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
     functional, world = func.namespace != "c10d", state.world
     if func._overloadpacket.__name__ == "wait_tensor":
         work = _arrivals.pop(args[0].untyped_storage()._cdata, None)

@@ -485,7 +485,14 @@ def _read_scalar(func: Operator, args: Args, kwargs: Kwargs) -> complex:
 
 
 def _pack(func: Operator, args: Args, kwargs: Kwargs) -> tuple[SimTensor, torch.Tensor]:
-    """Lengths stay on the CPU, as on CUDA."""
+    """Lengths stay on the CPU, as on CUDA (`checkLongTensor` in aten/src/ATen/native/PackedSequence.cpp)."""
+    lengths = args[1]
+    if lengths.device.type != "cpu":
+        kind = lengths.type().rpartition(".")[2].removesuffix("Tensor")
+        raise RuntimeError(
+            f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.dim()}D {lengths.device} {kind} "
+            "tensor"
+        )
     packed, batch_sizes = func(args[0]._inner, *args[1:], **kwargs)
     state.world.clock.kernel(args[0]._index, "pack_padded_sequence", Cost(0, 2 * packed.nbytes))
     return adopt(packed, args[0]._index), batch_sizes
