@@ -1,5 +1,6 @@
 """Is the table of device faults whole, and does the simulated GPU tell its faults and leave their repairs alone?"""
 
+import collections
 import re
 import sys
 
@@ -14,6 +15,7 @@ KINDS = {
 }  # fmt: skip
 SAMPLE = ("e32542331", "733801423", "56d3495fa", "6e8eea2e7", "bbc9f5dc8", "ada21cfbb", "69cdc2574", "6c123675e")
 FAULTS = device_faults.read()
+LAST = [fault for fault in FAULTS if fault.first_contact]
 _MISSING = simgpu.unavailable() or (None if sys.platform == "linux" else "programs are forked")
 simulated = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
 
@@ -27,7 +29,12 @@ def test_there_are_many_faults_of_many_projects_of_each_kind():
 def test_what_is_held_out_is_about_a_third_and_follows_the_rule_of_the_tables_head():
     head = device_faults.TABLE.read_text(encoding="utf-8").partition("[[faults]]")[0]
     assert "begins with 0, 1, 2, 3 or 4" in head and device_faults.HELD_OUT == "01234"
-    assert 0.25 < sum(fault.held_out for fault in FAULTS) / len(FAULTS) < 0.4
+    assert 0.25 < sum(fault.held_out for fault in FAULTS) / (len(FAULTS) - len(LAST)) < 0.4
+
+
+def test_the_rows_that_were_written_last_are_at_most_ten_of_each_project_and_of_no_project_that_has_others():
+    assert LAST and max(collections.Counter(fault.repository for fault in LAST).values()) == 10
+    assert not {fault.repository for fault in LAST} & {fault.repository for fault in FAULTS if not fault.first_contact}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.commit[:9])
@@ -63,9 +70,15 @@ def test_a_sample_is_told_before_and_quiet_after():
 
 
 @simulated
+def test_a_sample_of_those_that_were_written_last_is_told_before_and_quiet_after():
+    figures, said, status = printed("--first-contact", "--only", "c114eed1a|0a96d22f2|24f90a829|f362eae60")
+    assert (figures, status) == ([4, 1, 4, 4, 4, 4], 0), said
+
+
+@simulated
 @pytest.mark.slow
 def test_all_chosen_rows_are_told_before_and_quiet_after():
-    chosen = [fault for fault in FAULTS if not fault.held_out]
+    chosen = [fault for fault in FAULTS if not (fault.held_out or fault.first_contact)]
     (rows, _, told, decided, quiet, _), said, status = printed()
     assert rows == quiet == len(chosen) and status == 0, said
     assert told == decided == sum(not fault.undecided for fault in chosen) > 100, said
