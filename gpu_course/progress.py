@@ -25,6 +25,7 @@ __all__ = ["Lesson", "Progress", "export", "here", "progress", "restore", "take"
 
 _BAR = 10
 _HEAD = ("lesson", "solved", "")
+_NO_TEXT = (b"PK\x03\x04", b"%PDF")  # how documents, workbooks and printed pages begin
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,9 @@ def main(given: list[str] | None = None) -> int:
         data = Path(path).read_bytes() if path else sys.stdin.buffer.read()
     except OSError as error:
         parser.error(f"lines must be a readable file, not {path}: {error.strerror}")
-    wide = data.startswith((b"\xff\xfe", b"\xfe\xff"))  # what some versions of PowerShell write
-    lines = data.decode("utf-16" if wide else "utf-8-sig", errors="replace").splitlines()
-    gathered = classroom.gathered(lines)
+    if data.startswith(_NO_TEXT):
+        parser.error(f"lines must be a file of text: save what is in {path} as text or CSV")
+    gathered = classroom.gathered(_decoded(data).splitlines())
     if options.map:
         try:
             if path and options.map.exists() and options.map.samefile(path):
@@ -180,6 +181,16 @@ def main(given: list[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")
     print(classroom.table(gathered))
     return 0 if gathered.count else 1
+
+
+def _decoded(data: bytes) -> str:
+    """Return the text of a file: UTF-8, or what some versions of PowerShell and older programs of Windows write."""
+    if data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return data.decode("utf-16", errors="replace")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("cp1252", errors="replace")
 
 
 if __name__ == "__main__":

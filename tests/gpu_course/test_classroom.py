@@ -1,6 +1,7 @@
 """Is each line of a class read as mails, forms and chats deliver it, and is nobody's row another one's?"""
 
 import html
+import json
 import quopri
 import random
 import re
@@ -8,7 +9,7 @@ import textwrap
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import quote_plus
+from urllib.parse import quote, quote_plus, unquote_plus
 
 import pytest
 
@@ -45,6 +46,16 @@ def as_mail(text: str) -> str:
 
 def as_html(text: str) -> str:
     return html.escape(text).encode("ascii", "xmlcharrefreplace").decode()
+
+
+def each_row(text: str, before: str) -> str:
+    """Break the text into rows, each behind words in which a number goes on."""
+    return "\n".join(f"{before.format(at)}{row}" for at, row in enumerate(textwrap.wrap(text, 60), 12))
+
+
+def coloured(text: str) -> str:
+    parts = re.split(r"(\W)", text)
+    return "<pre>" + "".join(f'<span class="k">{html.escape(part)}</span>' for part in parts if part) + "</pre>"
 
 
 DELIVERED = {
@@ -89,6 +100,36 @@ DELIVERED = {
     "a mail in HTML that quotes": lambda line: "&gt; " + as_html(line).replace("-", "-\n&gt; "),
     "a mail in HTML with a break after each hyphen": lambda line: as_html(line).replace("-", "-<br>\n"),
     "the call that takes it": lambda line: f'your_line.paste("{line}")  # mine',
+    "a messenger's unseen signs": lambda line: f"[26.11.26, 10:03] ~\u202fZoë: \u200e{line} \u200e<edited>",
+    "unseen signs everywhere": "\u200b".join,
+    "soft hyphens": lambda line: line.replace("n", "\u00adn"),
+    "other directions of writing": lambda line: "\u202a" + line.replace("-", "-\u2066").replace(";", ";\u2069"),
+    "a channel before it": lambda line: f"#gpu-class  Zoë  [10:03 AM]  {line}",
+    "JSON": lambda line: json.dumps({"user": "Zoë", "text": line}).replace("/", r"\/"),
+    "JSON with rows": lambda line: json.dumps({"text": f"Hello\n{broken(line, 60)}"}),
+    "a list in Python": lambda line: ascii([line]),
+    "code in colours": coloured,
+    "HTML with entities": lambda line: as_html(line).replace(";", "&#59;", 1).replace("-", "&#45;"),
+    "HTML with names of signs": lambda line: f"<td>{as_html(line).replace('-', '&hyphen;')}</td>",
+    "Markdown that escapes all": lambda line: re.sub(r"([-.!=+_])", r"\\\1", line),
+    "a link of a mail": lambda line: "mailto:a@b.c?body=" + quote(line, safe=""),
+    "columns": lambda line: "Zoë\t" + line.replace(";", "\t"),
+    "columns of a table": lambda line: line.replace(";", " | "),
+    "columns with commas": lambda line: '"Zoë",' + line.replace(";", ","),
+    "columns in quotes": lambda line: "Zoë;" + ";".join(f'"{part}"' for part in line.split(";")),
+    "quoted by name": lambda line: each_row(line, "Zoë> "),
+    "several messages of a chat": lambda line: each_row(line, "10:{} <zoe_h> "),
+    "a patch": lambda line: each_row(line, "+ "),
+    "numbered rows": lambda line: each_row(line, "  {}  "),
+    "hyphens where it is broken": lambda line: "-\n".join(textwrap.wrap(line, 60, break_on_hyphens=False)),
+    "signs of a printed page": lambda line: line.replace("fi", "\ufb01").replace("ff", "\ufb00"),
+    "a space in its mark": lambda line: line.replace("-", "- ", 1),
+    "a space behind its mark": lambda line: line.replace(";", " ;", 1),
+    "an Arabic keyboard": lambda line: line.replace(";", "\u061b").replace(",", "\u060c"),
+    "a Greek keyboard": lambda line: line.replace(";", "\u037e"),
+    "without its first letter": lambda line: line[1:],
+    "without half of its mark": lambda line: f"Zoë: {line[9:]}",
+    "without its mark": lambda line: line.partition(";")[2],
     "twice": lambda line: f"{line}\n{line}",
     "twice on one row": lambda line: f"{line} {line}",
 }
@@ -111,6 +152,25 @@ def test_a_line_is_read_as_mails_and_chats_deliver_it(line, how):
     else:
         assert (person.result.before, person.result.after) == (MARKS, MARKS)
         assert person.result.believed == dict.fromkeys(BELIEVED, 1)
+
+
+def test_a_line_that_was_decoded_on_its_way_is_read_where_no_sign_of_it_was_lost():
+    line = classroom.write("Zoë Ann 🐙", "k3f9", {("00", "double")}, {("01", "pick", "the answer is on the host"): 2})
+    for given in (line.encode().decode("cp1252"), unquote_plus(line)):
+        (person,) = classroom.gathered([given]).people
+        assert (person.name, len(person.solved), len(person.tries)) == ("Zoë Ann 🐙", 1, 1)
+
+
+def test_text_that_nearly_looks_like_lines_comes_to_an_end():
+    given = [
+        "c" + " " * 20_000,
+        "c<" * 20_000,
+        "course-" * 5_000,
+        LONG[:40] + " " * 20_000,
+        f"course-exam-{'9' * 6000};",
+    ]
+    made = classroom.gathered([*given, "c", *[""] * 20_000, *[LONG[:-1]] * 50, *["word " * 20] * 500])
+    assert made.people == [] and len(made.unread) == 51
 
 
 CHATTER = [
@@ -197,6 +257,9 @@ def test_999_lines_are_read():
         (["hi", LONG[:-1]], 2, "seems to be of Zoë O'Hara; 100 % and could not be read: its end is missing"),
         ([LONG.replace("pick", "pack", 1)], 1, "of Zoë O'Hara; 100 % and could not be read: something in it"),
         ([RESULT.replace("1.2", "2.2", 1)], 1, "of Zoë O'Hara; 100 % and could not be read: something in it"),
+        ([LONG.upper()], 1, "seems to be of ZOË O'HARA; 100 % and could not be read: its letters were made capitals."),
+        ([f"{LONG[:44]} … {LONG[-20:]}"], 1, "of Zoë O'Hara; 100 % and could not be read: something in it"),
+        ([LONG[1:].replace("pick", "pack", 1)], 1, "of Zoë O'Hara; 100 % and could not be read: its beginning"),
         (["", f"10:02 Ada Miller: {LONG[LONG.index(';00:') :]}"], 2, "of Ada Miller and could not be read: its"),
         ([RESULT[RESULT.index("before") :]], 1, "does not say whose it is and could not be read: its beginning"),
         ([sealing.sealed("course-progress-9;Ada;k3f9;x")], 1, "it comes from a later version of the course"),

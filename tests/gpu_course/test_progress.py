@@ -367,12 +367,21 @@ line 6 seems to be of Ada and could not be read: its end is missing. It must be 
 button below it, or sent as a file."""
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
 def test_the_command_reads_a_file_and_names_damaged_lines(tmp_path, capsys, encoding):
     file = tmp_path / "lines.txt"
     file.write_text("\n".join(lines_of_a_class()), encoding=encoding)
     assert module.main([str(file)]) == 0
     assert capsys.readouterr().out == TABLE.format(code=solved.code()) + "\n"
+
+
+@pytest.mark.parametrize("begin", [b"PK\x03\x04", b"%PDF-1.7"])
+def test_the_command_refuses_a_document_that_is_no_text(tmp_path, capsys, begin):
+    file = tmp_path / "lines.docx"
+    file.write_bytes(begin + b"\x00course-progress-3;Ada;")
+    with pytest.raises(SystemExit):
+        module.main([str(file)])
+    assert "must be a file of text: save what is in" in capsys.readouterr().err
 
 
 def test_the_map_has_the_exercises_of_the_registry_without_importing_them():
