@@ -23,7 +23,7 @@ STATED = re.compile(
 HERE = "<the address of this page>"  # what the README says for an address
 _TITLE = re.compile(r"# (?P<title>\d\d[a-z]? .+)\n")
 _BADGES = re.compile(r"^(\[Open in Colab\]\(\S+\) · \[Open in Kaggle\]\(\S+\) · )?(?=\d+ minutes\b)", re.MULTILINE)
-_INSTALL = re.compile(r"(?m)^( *)%pip install -q --no-deps .*$")
+_INSTALL = re.compile(r"(?m)^( *)%pip install -qq? --no-deps .*$")
 _EXCEPT = re.compile(r"(?m)^except ModuleNotFoundError:  # Colab, Kaggle.*$")
 
 
@@ -64,7 +64,8 @@ def _set_up() -> tuple[str, str]:
         return "except ModuleNotFoundError:  # Colab, Kaggle", f'%pip install -q --no-deps "git+{place}"'
     return (
         "except ModuleNotFoundError:  # Colab, Kaggle: upload the wheel that `make wheel` builds, then run this again",
-        f"%pip install -q --no-deps --no-index --find-links . --find-links {KAGGLE} {PACKAGE}",
+        # -qq: pip would warn of the folder that only the other platform has
+        f"%pip install -qq --no-deps --no-index --find-links . --find-links {KAGGLE} {PACKAGE}",
     )
 
 
