@@ -1084,8 +1084,8 @@ HOSTILE = [
     ("void k(float* x){ }", "there is no kernel", [F(64)]),
     ("__global__ void k(float* x){ x[0] = 1; }\nint main() {\n k<<<1, 1>>>(0);\n}", "line 3: k<<<1", [F(64)]),
     (
-        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n__global__ void k(float* x){ auto b = cg::this_thread_block(); b.sync(); }",
-        "cooperative groups cannot",
+        "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n__global__ void k(float* x){ auto b = cg::this_grid(); b.sync(); }",
+        "needs a cooperative launch",
         [F(64)],
     ),
     ("__global__ void k(float* x){ threadIdx.x = 3; }", "line 1", [F(64)]),

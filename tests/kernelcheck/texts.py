@@ -121,11 +121,15 @@ def by_triton(text: Text) -> str:
 
 def by_nvrtc(text: Text) -> str:
     """Return what NVRTC has against a text as `kernelcheck` gives it to NVRTC, "" if nothing. It needs no GPU."""
-    from kernelcheck.cuda.gpu import for_nvrtc
+    from kernelcheck.cuda.gpu import HERE, for_nvrtc
 
     found = [folder for path in sys.path for folder in Path(path).glob("nvidia/*") if folder.is_dir()]
     library = ctypes.CDLL(str(next(file for folder in found for file in folder.glob("lib/libnvrtc.so.*"))))
-    options = [b"--gpu-architecture=compute_80", *(f"-I{folder / 'include'}".encode() for folder in found)]
+    options = [
+        b"--gpu-architecture=compute_80",
+        *(f"-I{folder / 'include'}".encode() for folder in found),
+        f"-I{HERE}".encode(),
+    ]
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     library.nvrtcCreateProgram(ctypes.byref(program), for_nvrtc(text.text).encode(), b"kernel.cu", 0, None, None)
     failed = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))

@@ -92,79 +92,9 @@ KC_VECTOR(double, double, 16, 16) KC_VECTOR(short, short, 4, 8) KC_VECTOR(signed
 KC_VECTOR(unsigned char, uchar, 2, 4) KC_VECTOR(unsigned short, ushort, 4, 8) KC_VECTOR(long long, longlong, 16, 16)
 #undef uint3
 
-// 16-bit floats compute in float and round, as the hardware does for + - * /
+// mathematics that <math.h> lacks
 KC_HERE uint32_t kc_bits(float f) { uint32_t u; __builtin_memcpy(&u, &f, 4); return u; }
 KC_HERE float kc_float(uint32_t u) { float f; __builtin_memcpy(&f, &u, 4); return f; }
-struct kc_half_format {
-  static float wide(uint16_t h) {
-    uint32_t sign = (h & 0x8000u) << 16, e = h >> 10 & 31, m = h & 1023;
-    if (e == 31) return kc_float(sign | 0x7f800000 | m << 13);
-    float v = e ? kc_float((e + 112) << 23 | m << 13) : m * 5.9604644775390625e-8f;
-    return sign ? -v : v;
-  }
-  static uint16_t narrow(float f) {
-    uint32_t u = kc_bits(f), sign = u >> 16 & 0x8000, a = u & 0x7fffffff;
-    if (a > 0x7f800000) return sign | 0x7e00;
-    if (a >= 0x477ff000) return sign | 0x7c00;
-    if (a < 0x38800000) return sign | (kc_bits(kc_float(a) + 0.5f) - 0x3f000000);
-    return sign | ((a + 0xfff + (a >> 13 & 1) - 0x38000000) >> 13);
-  }
-};
-struct kc_bfloat_format {
-  static float wide(uint16_t h) { return kc_float(uint32_t(h) << 16); }
-  static uint16_t narrow(float f) {
-    uint32_t u = kc_bits(f);
-    return f != f ? (u >> 16 | 64) : (u + 0x7fff + (u >> 16 & 1)) >> 16;
-  }
-};
-template <class Format> struct kc_16bit {
-  uint16_t bits;
-  kc_16bit() = default;
-  template <class T, class = std::enable_if_t<std::is_arithmetic<T>::value>> kc_16bit(T v) : bits(Format::narrow(float(v))) {}
-  operator float() const { return Format::wide(bits); }
-#define KC_ASSIGN(op) kc_16bit& operator op##=(kc_16bit o) { return *this = kc_16bit(float(*this) op float(o)); }
-  KC_ASSIGN(+) KC_ASSIGN(-) KC_ASSIGN(*) KC_ASSIGN(/)
-#define KC_BINARY(op) \
-  friend kc_16bit operator op(kc_16bit a, kc_16bit b) { return kc_16bit(float(a) op float(b)); }
-  KC_BINARY(+) KC_BINARY(-) KC_BINARY(*) KC_BINARY(/)
-};
-typedef kc_16bit<kc_half_format> __half; typedef __half half;
-typedef kc_16bit<kc_bfloat_format> __nv_bfloat16; typedef __nv_bfloat16 nv_bfloat16;
-#define KC_PAIR(T, name) \
-  struct __align__(4) name { T x, y; KC_COPIES(name) name(T a, T b) : x(a), y(b) {} }; \
-  KC_HERE name __halves2##name(T a, T b) { return name(a, b); } \
-  KC_HERE name __hadd2(name a, name b) { return name(a.x + b.x, a.y + b.y); } \
-  KC_HERE name __hsub2(name a, name b) { return name(a.x - b.x, a.y - b.y); } \
-  KC_HERE name __hmul2(name a, name b) { return name(a.x * b.x, a.y * b.y); } \
-  KC_HERE name __hfma2(name a, name b, name c) { return name(fmaf(a.x, b.x, c.x), fmaf(a.y, b.y, c.y)); } \
-  KC_HERE T __hadd(T a, T b) { return a + b; } \
-  KC_HERE T __hsub(T a, T b) { return a - b; } \
-  KC_HERE T __hmul(T a, T b) { return a * b; } \
-  KC_HERE T __hdiv(T a, T b) { return a / b; } \
-  KC_HERE T __hneg(T a) { return T(-float(a)); } \
-  KC_HERE T __hmax(T a, T b) { return float(a) > float(b) ? a : b; } \
-  KC_HERE T __hmin(T a, T b) { return float(a) < float(b) ? a : b; } \
-  KC_HERE T __hfma(T a, T b, T c) { return T(fmaf(a, b, c)); } \
-  KC_HERE bool __hgt(T a, T b) { return float(a) > float(b); } \
-  KC_HERE bool __hlt(T a, T b) { return float(a) < float(b); } \
-  KC_HERE T hexp(T a) { return T(expf(a)); } \
-  KC_HERE T hsqrt(T a) { return T(sqrtf(a)); }
-KC_PAIR(__half, __half2) KC_PAIR(__nv_bfloat16, __nv_bfloat162)
-typedef __half2 half2; typedef __nv_bfloat162 nv_bfloat162;
-KC_HERE __half __float2half(float f) { return __half(f); }
-KC_HERE __half __float2half_rn(float f) { return __half(f); }
-KC_HERE float __half2float(__half h) { return h; }
-KC_HERE __half __int2half_rn(int i) { return __half(float(i)); }
-KC_HERE __half2 __floats2half2_rn(float a, float b) { return __half2(__half(a), __half(b)); }
-KC_HERE __half2 __float2half2_rn(float a) { return __half2(__half(a), __half(a)); }
-KC_HERE __half2 __half2half2(__half a) { return __half2(a, a); }
-KC_HERE float2 __half22float2(__half2 h) { return float2(h.x, h.y); }
-KC_HERE float __low2float(__half2 h) { return h.x; }
-KC_HERE float __high2float(__half2 h) { return h.y; }
-KC_HERE __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
-KC_HERE float __bfloat162float(__nv_bfloat16 h) { return h; }
-
-// mathematics that <math.h> lacks
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic<A>::value && std::is_arithmetic<B>::value>>
 KC_HERE std::common_type_t<A, B> min(A a, B b) { typedef std::common_type_t<A, B> T; return T(b) < T(a) ? T(b) : T(a); }
 template <class A, class B, class = std::enable_if_t<std::is_arithmetic<A>::value && std::is_arithmetic<B>::value>>
@@ -176,19 +106,25 @@ KC_HERE float __saturatef(float x) { return x > 0 ? (x < 1 ? x : 1) : 0; }
 KC_HERE float normcdff(float x) { return 0.5f * erfcf(-x * 0.707106781f); }
 KC_HERE float __fdividef(float a, float b) { return a / b; }
 KC_HERE float __frcp_rn(float a) { return 1 / a; }
-KC_HERE float __fadd_rn(float a, float b) { return a + b; }
-KC_HERE float __fsub_rn(float a, float b) { return a - b; }
-KC_HERE float __fmul_rn(float a, float b) { return a * b; }
-KC_HERE float __fdiv_rn(float a, float b) { return a / b; }
 KC_HERE float __fmaf_rn(float a, float b, float c) { return fmaf(a, b, c); }
+KC_HERE double __fma_rn(double a, double b, double c) { return fma(a, b, c); }
 KC_HERE float __fsqrt_rn(float a) { return sqrtf(a); }
+KC_HERE double __dsqrt_rn(double a) { return sqrt(a); }
 KC_HERE float __frsqrt_rn(float a) { return rsqrtf(a); }
-KC_HERE float __int2float_rn(int a) { return float(a); }
-KC_HERE float __uint2float_rn(unsigned a) { return float(a); }
-KC_HERE int __float2int_rn(float a) { return int(rintf(a)); }
-KC_HERE int __float2int_rz(float a) { return int(a); }
-KC_HERE int __float2int_rd(float a) { return int(floorf(a)); }
-KC_HERE int __float2int_ru(float a) { return int(ceilf(a)); }
+#define KC_ROUNDS(T, letter, name, op) KC_HERE T __##letter##name##_rn(T a, T b) { return a op b; }
+KC_ROUNDS(float, f, add, +) KC_ROUNDS(float, f, sub, -) KC_ROUNDS(float, f, mul, *) KC_ROUNDS(float, f, div, /)
+KC_ROUNDS(double, d, add, +) KC_ROUNDS(double, d, sub, -) KC_ROUNDS(double, d, mul, *) KC_ROUNDS(double, d, div, /)
+KC_HERE float __double2float_rn(double a) { return float(a); }
+#define KC_WHOLE_OF(T, from, whole, to) \
+  KC_HERE whole __##from##2##to##_rn(T a) { return (whole)rint(a); } \
+  KC_HERE whole __##from##2##to##_rz(T a) { return (whole)a; } \
+  KC_HERE whole __##from##2##to##_rd(T a) { return (whole)floor(a); } \
+  KC_HERE whole __##from##2##to##_ru(T a) { return (whole)ceil(a); } \
+  KC_HERE T __##to##2##from##_rn(whole a) { return T(a); }
+#define KC_WHOLES(T, from) \
+  KC_WHOLE_OF(T, from, int, int) KC_WHOLE_OF(T, from, unsigned, uint) \
+  KC_WHOLE_OF(T, from, long long, ll) KC_WHOLE_OF(T, from, unsigned long long, ull)
+KC_WHOLES(float, float) KC_WHOLES(double, double)
 KC_HERE int __float_as_int(float a) { return int(kc_bits(a)); }
 KC_HERE unsigned __float_as_uint(float a) { return kc_bits(a); }
 KC_HERE float __int_as_float(int a) { return kc_float(uint32_t(a)); }
@@ -205,6 +141,34 @@ KC_HERE unsigned __brev(unsigned v) { unsigned r = 0; for (int i = 0; i < 32; i+
 KC_HERE int __mul24(int a, int b) { return a * b; }
 KC_HERE int __mulhi(int a, int b) { return int((long long)a * b >> 32); }
 KC_HERE unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
+KC_HERE long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
+KC_HERE unsigned long long __umul64hi(unsigned long long a, unsigned long long b) { return (unsigned long long)((unsigned __int128)a * b >> 64); }
+KC_HERE unsigned __sad(int a, int b, unsigned c) { return unsigned(a < b ? b - a : a - b) + c; }
+KC_HERE unsigned __usad(unsigned a, unsigned b, unsigned c) { return (a < b ? b - a : a - b) + c; }
+KC_HERE unsigned __funnelshift_l(unsigned low, unsigned high, unsigned by) { return unsigned(((uint64_t(high) << 32 | low) << (by & 31)) >> 32); }
+KC_HERE unsigned __funnelshift_r(unsigned low, unsigned high, unsigned by) { return unsigned((uint64_t(high) << 32 | low) >> (by & 31)); }
+KC_HERE unsigned __byte_perm(unsigned a, unsigned b, unsigned which) {
+  uint64_t both = uint64_t(b) << 32 | a; unsigned r = 0;
+  for (int i = 0; i < 4; i++) {
+    unsigned one = which >> 4 * i & 15, byte = unsigned(both >> 8 * (one & 7)) & 255;
+    r |= (one & 8 ? byte >> 7 ? 255u : 0u : byte) << 8 * i;
+  }
+  return r;
+}
+KC_HERE int __dp4a(int a, int b, int c) {
+  for (int i = 0; i < 4; i++) c += int((signed char)(a >> 8 * i)) * (signed char)(b >> 8 * i);
+  return c;
+}
+KC_HERE unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
+  for (int i = 0; i < 4; i++) c += (a >> 8 * i & 255) * (b >> 8 * i & 255);
+  return c;
+}
+KC_HERE float norm3df(float a, float b, float c) { return sqrtf(a * a + b * b + c * c); }
+KC_HERE float norm4df(float a, float b, float c, float d) { return sqrtf(a * a + b * b + c * c + d * d); }
+KC_HERE float rhypotf(float a, float b) { return 1 / hypotf(a, b); }
+KC_HERE float rcbrtf(float a) { return 1 / cbrtf(a); }
+KC_HERE float sinpif(float a) { return float(sin(3.141592653589793 * fmod(a, 2.0))); }
+KC_HERE float cospif(float a) { return float(cos(3.141592653589793 * fmod(a, 2.0))); }
 #define __expf(x) expf(x)
 #define __exp10f(x) exp10f(x)
 #define __exp2f(x) exp2f(x)
@@ -277,17 +241,21 @@ template <class T> KC_PLAIN unsigned kc_match(unsigned mask, T v, int line) {
   for (int i = 0; i < 32; i++) if ((mask >> i & 1) && given[i] == mine) r |= 1u << i;
   return r;
 }
+#define __reduce_and_sync(mask, v) kc_reduce(mask, v, __LINE__, [](auto a, auto b) { return a & b; })
+#define __reduce_or_sync(mask, v) kc_reduce(mask, v, __LINE__, [](auto a, auto b) { return a | b; })
+#define __reduce_xor_sync(mask, v) kc_reduce(mask, v, __LINE__, [](auto a, auto b) { return a ^ b; })
 #define __match_any_sync(mask, v) kc_match(mask, v, __LINE__)
 
 // atomics
 template <class T, class F> KC_PLAIN T kc_change(T* p, F f) { T old = *p; *p = f(old); return old; }
+template <class T> struct kc_pair { static constexpr bool value = false; };  // of 16-bit floats
 template <class T> struct kc_integer { static constexpr bool value = std::is_same<T, int>::value || std::is_same<T, unsigned>::value || std::is_same<T, unsigned long long>::value; };
 #define KC_ATOMIC(name, allowed, result) \
   template <class T, class V> KC_HERE T name(T* p, V value) { \
     static_assert(allowed, #name " does not exist for this type"); \
     kc_atomic(p, sizeof(T)); \
     T v = T(value); return kc_change(p, [v](T old) -> T { return result; }); }
-#define KC_FLOATS (kc_integer<T>::value || std::is_same<T, float>::value || std::is_same<T, double>::value || sizeof(T) == 2 || std::is_same<T, __half2>::value)
+#define KC_FLOATS (kc_integer<T>::value || std::is_same<T, float>::value || std::is_same<T, double>::value || sizeof(T) == 2 || kc_pair<T>::value)
 KC_ATOMIC(atomicAdd, KC_FLOATS, old + v)
 KC_ATOMIC(atomicSub, kc_integer<T>::value, old - v)
 KC_ATOMIC(atomicExch, kc_integer<T>::value || (std::is_same<T, float>::value), ((void)old, v))
@@ -325,7 +293,6 @@ template <class T> struct Kind {
 };
 template <> struct Kind<void> { static const char* letter() { return "v"; } static constexpr int size = 1; };
 #define KC_KIND(T, code, bytes) template <> struct Kind<T> { static const char* letter() { return code; } static constexpr int size = bytes; };
-KC_KIND(__half, "h", 2) KC_KIND(__half2, "h", 2) KC_KIND(__nv_bfloat16, "g", 2) KC_KIND(__nv_bfloat162, "g", 2)
 KC_KIND(float2, "f", 4) KC_KIND(float3, "f", 4) KC_KIND(float4, "f", 4) KC_KIND(int2, "i", 4) KC_KIND(int4, "i", 4) KC_KIND(uint2, "u", 4)
 KC_KIND(uint4, "u", 4) KC_KIND(double2, "f", 8) KC_KIND(uchar4, "u", 1) KC_KIND(char4, "i", 1)
 template <class P> void describe() {

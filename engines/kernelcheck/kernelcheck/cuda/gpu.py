@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelcheck.cuda.rules import C_HEADERS, header
+from kernelcheck.cuda.rules import C_HEADERS, GROUPS, header
 from kernelcheck.cuda.text import CudaText
 
 HERE = Path(__file__).parent
@@ -25,8 +25,9 @@ def for_nvrtc(source: str) -> str:
     """Return a text as NVRTC takes it: what nvcc has from headers of the host stands before it, on no line."""
     parts, end = [], 0
     for token in CudaText(source).tokens:
-        if token.kind == "directive" and header(token.text) in C_HEADERS:
-            parts += [source[end : token.start], " "]
+        name = header(token.text) if token.kind == "directive" else None
+        if name in C_HEADERS | GROUPS:
+            parts += [source[end : token.start], " " if name in C_HEADERS else f"#include <include/{name}>"]
             end = token.start + len(token.text)
     return (HERE / "nvrtc.h").read_text(encoding="utf-8") + "".join(parts) + source[end:]
 
@@ -34,7 +35,7 @@ def for_nvrtc(source: str) -> str:
 def compiled(source: str, name: str) -> Any:
     """Return the kernel `name` for the current GPU, as `torch.cuda._compile_kernel` makes it."""
     with _toolkit():
-        return torch.cuda._compile_kernel(for_nvrtc(source), name)
+        return torch.cuda._compile_kernel(for_nvrtc(source), name, cuda_include_dirs=[str(HERE)])
 
 
 def run(kernel: Any, launch: dict[str, Any], values: Sequence[object], raw: Sequence[bytes], shared_mem: int) -> None:

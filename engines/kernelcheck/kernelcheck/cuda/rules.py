@@ -18,11 +18,13 @@ C_HEADERS = {
     "cassert", "assert.h", "cfloat", "float.h", "climits", "limits.h", "cmath", "math.h", "cstddef", "stddef.h",
     "cstdint", "stdint.h", "cstdio", "stdio.h", "cstdlib", "stdlib.h", "cstring", "string.h", "algorithm", "limits",
 }  # fmt: skip
+GROUPS = {"cooperative_groups.h", "cooperative_groups/reduce.h", "cooperative_groups/scan.h"}
 _HALF = "half", "__half", "half2", "__half2", "__float2half", "__half2float"
 _BFLOAT = "nv_bfloat16", "__nv_bfloat16", "__nv_bfloat162", "__float2bfloat16", "__bfloat162float"
 _NEEDS = {  # names, and the headers of which they need one
     **dict.fromkeys(_HALF, ("cuda_fp16.h",)),
     **dict.fromkeys(_BFLOAT, ("cuda_bf16.h",)),
+    "cooperative_groups": ("cooperative_groups.h",),
     **dict.fromkeys(("FLT_MAX", "FLT_MIN", "FLT_EPSILON", "DBL_MAX"), ("cfloat", "float.h")),
     **dict.fromkeys(("uint8_t", "uint16_t", "uint32_t", "uint64_t"), ("cstdint", "stdint.h")),
 }
@@ -39,7 +41,6 @@ _OF_STD = {
 }  # fmt: skip
 _NOT_HERE = {
     "<<<": "a kernel is started from Python, kernel(grid=…, block=…, args=…): leave host code with <<<…>>> out",
-    "cooperative_groups": "cooperative groups cannot run here: use __syncthreads(), __syncwarp() and shuffles",
     "asm": "PTX in asm statements cannot run here",
     **dict.fromkeys(("wmma", "mma_sync"), "the matrix units (wmma) cannot run here"),
     **dict.fromkeys(("malloc", "new"), "memory that a kernel allocates itself cannot be looked at here"),
@@ -72,7 +73,7 @@ def header(directive: str) -> str | None:
 def _headers(text: CudaText) -> Iterator[CompileError]:
     included = {name for token in text.tokens if token.kind == "directive" and (name := header(token.text))}
     for name, token in ((header(token.text), token) for token in text.tokens if token.kind == "directive"):
-        if name and name not in C_HEADERS and not CUDA_HEADER.fullmatch(name):
+        if name and name not in C_HEADERS | GROUPS and not CUDA_HEADER.fullmatch(name):
             yield text.refusal(
                 f"<{name}> is of the host's library, which a kernel cannot use: leave it out", token.start
             )

@@ -25,7 +25,8 @@ HERE = Path(__file__).parent
 # ruff: noqa: SIM905
 FLAGS = (
     *"-std=c++17 -Werror=vla -O1 -g1 -fsanitize=thread -fno-finite-loops -fwrapv -fno-strict-aliasing".split(),
-    *("-fno-exceptions", "-include", str(HERE / "cuda.h"), "-x", "c++"),
+    *("-fno-exceptions", "-I", str(HERE / "include"), "-I", str(HERE / "types"), "-include", str(HERE / "cuda.h")),
+    *("-x", "c++"),
 )
 GCC = ("-fsanitize=bounds",)
 # clang leaves out the read of a value that is written at once, and makes loops into memset, which has no hook
@@ -148,7 +149,8 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
     for n, token in enumerate(text.tokens):
         following = text.tokens[n + 1].text if n + 1 < len(text.tokens) else ""
         name = header(token.text) if token.kind == "directive" else None
-        if name and (CUDA_HEADER.fullmatch(name) or name in ("assert.h", "cassert")):
+        theirs = name and CUDA_HEADER.fullmatch(name) and not (HERE / "types" / name).exists()
+        if theirs or name in ("assert.h", "cassert"):
             yield token.start, token.start + len(token.text), ""
         elif token.text == "static" and following == "__shared__":
             yield token.start, text.tokens[n + 1].start, ""
@@ -158,6 +160,7 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
 
 
 _NAMES = {"kc_sync": "__syncthreads", "kc_sync_warp": "__syncwarp"}  # what stands behind a macro of cuda.h
+_INCLUDED = re.compile(r"In file included from|\s+from ")
 _NO_SEMICOLON = r"^expected (?:(?:\W,\W or )?\W;\W|initializer(?= before))"
 
 
@@ -179,7 +182,7 @@ def _error(said: str, source: str) -> CompileError:
     if "of read-only location" in reason:
         reason = "this is const: it can be read, not written"
     # an error inside cuda.h is followed, or led, by the line of the reader that led there
-    ordered = [lines[index], *lines[index + 1 :], *lines[:index]]
+    ordered = [line for line in (*lines[index:], *lines[:index]) if not _INCLUDED.match(line)]
     places = [re.search(r"kernel\.cu:(\d+)(?::(\d+))?", line) for line in ordered]
     if (place := next(filter(None, places), None)) is None:
         return CompileError(reason)

@@ -1,0 +1,182 @@
+"""Do CUDA's own groups, 16-bit floats and small functions give what they give on a GPU?"""
+
+import functools
+import operator
+
+import numpy as np
+import pytest
+import torch
+
+import kernelcheck
+
+pytestmark = pytest.mark.skipif(bool(kernelcheck.why_not()), reason="no C++ compiler")
+
+GROUPS = """
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+#include <cooperative_groups/scan.h>
+namespace cg = cooperative_groups;
+"""
+SUM = """
+__global__ void sum(const float* x, float* out, int n) {
+  __shared__ float part[32];
+  cg::thread_block block = cg::this_thread_block();
+  auto warp = cg::tiled_partition<32>(block);
+  int i = cg::this_grid().thread_rank();
+  float v = cg::reduce(warp, i < n ? x[i] : 0.f, cg::plus<float>());
+  if (warp.thread_rank() == 0) part[warp.meta_group_rank()] = v;
+  block.sync();
+  if (warp.meta_group_rank() == 0) {
+    v = warp.thread_rank() < warp.meta_group_size() ? part[warp.thread_rank()] : 0.f;
+    for (int by = warp.size() / 2; by > 0; by /= 2) v += warp.shfl_down(v, by);
+    if (warp.thread_rank() == 0) atomicAdd(out, v);
+  }
+}
+"""
+TILES = """
+__device__ int rank_of(cg::thread_group group) { group.sync(); return group.thread_rank(); }
+__global__ void tiles(int* out) {
+  auto block = cg::this_thread_block();
+  auto tile = cg::tiled_partition<16>(block);
+  cg::thread_block_tile<4> part = cg::tiled_partition<4>(tile);
+  auto inner = cg::tiled_partition<4>(tile);
+  int t = threadIdx.x, values[] = {
+    (int)part.size(), (int)part.thread_rank(), (int)inner.meta_group_rank(), (int)inner.meta_group_size(),
+    part.shfl(t, 2), part.shfl_up(t, 1), part.shfl_down(t, 1), part.shfl_xor(t, 3),
+    (int)part.ballot(t & 1), part.any(t == 5), part.all(t < 8), (int)part.match_any(t / 2),
+    cg::inclusive_scan(tile, t), cg::exclusive_scan(tile, t, cg::plus<int>()), cg::reduce(part, t, cg::greater<int>()),
+    rank_of(cg::tiled_partition(block, 8)), rank_of(block), cg::reduce(tile, 1 << t % 16, cg::bit_or<int>()),
+  };
+  for (int k = 0; k < 18; k++) out[t * 18 + k] = values[k];
+}
+"""
+
+
+def launched(source, *, name=None, grid=1, block=32, args=()):
+    """Return the report of a launch."""
+    return kernelcheck.compile_cuda(source, name).check(grid=grid, block=block, args=args)
+
+
+def test_a_sum_with_cooperative_groups_is_the_sum():
+    x, out = torch.arange(1000.0), torch.zeros(1)
+    report = launched(GROUPS + SUM, grid=4, block=256, args=(x, out, 1000))
+    assert report.fault is None and out.item() == x.sum().item() and report.barriers == 4
+
+
+def test_tiles_give_their_threads_what_they_give_on_a_gpu():
+    out = torch.zeros(64, 18, dtype=torch.int32)
+    assert launched(GROUPS + TILES, block=64, args=(out,)).fault is None
+    for t, row in enumerate(out.tolist()):
+        four, sixteen = range(t // 4 * 4, t // 4 * 4 + 4), range(t // 16 * 16, t // 16 * 16 + 16)
+        rank = t % 4
+        assert row == [
+            4, rank, t % 16 // 4, 4,
+            four[2], four[max(rank - 1, 0)], four[min(rank + 1, 3)], four[rank ^ 3],
+            0b1010, 5 in four, t < 8, 0b11 << rank // 2 * 2,
+            sum(range(sixteen[0], t + 1)), sum(range(sixteen[0], t)), four[3],
+            t % 8, t, 0xFFFF,
+        ]  # fmt: skip
+
+
+def test_threads_that_are_together_by_chance_are_a_group():
+    source = """
+__global__ void odd(int* count, int* first) {
+  if (threadIdx.x % 3 == 1) {
+    auto now = cg::coalesced_threads();
+    if (now.thread_rank() == 0) count[threadIdx.x / 32] = atomicAdd(count + 7, now.size()) * 0 + now.size();
+    first[threadIdx.x] = now.shfl((int)threadIdx.x, 2);
+  }
+}"""
+    count, first = torch.zeros(8, dtype=torch.int32), torch.full((64,), -1, dtype=torch.int32)
+    assert launched(GROUPS + source, block=64, args=(count, first)).fault is None
+    lanes = [[t for t in range(w, w + 32) if t % 3 == 1] for w in (0, 32)]
+    assert count.tolist() == [len(lanes[0]), len(lanes[1]), 0, 0, 0, 0, 0, len(lanes[0]) + len(lanes[1])]
+    assert first.tolist() == [lanes[t // 32][2] if t % 3 == 1 else -1 for t in range(64)]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "line"),
+    [
+        ("block.sync();", "", "race", "part["),
+        ("block.sync();", "if (block.thread_rank() < 40) block.sync();", "divergent barrier", "< 40"),
+        ("i < n ? x[i] : 0.f", "x[i]", "out of bounds", "x[i]"),
+    ],
+)
+def test_a_fault_with_groups_is_named_at_its_line(old, new, kind, line):
+    source = (GROUPS + SUM).replace(old, new)
+    report = launched(source, grid=4, block=256, args=(torch.ones(1000), torch.zeros(1), 1000))
+    assert report.fault is not None and report.fault.kind == kind
+    assert line in source.splitlines()[report.fault.line - 1]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "line"),
+    [
+        ("#include <cooperative_groups.h>", "", "needs a header", "namespace cg"),
+        ("#include <cooperative_groups/reduce.h>\n#include <cooperative_groups/scan.h>", "", "'reduce'", "cg::reduce"),
+        ("block.sync();", "cg::this_grid().sync();", "needs a cooperative launch", "this_grid().sync"),
+        ("partition<32>", "partition<48>", "a tile has 1, 2, 4, 8, 16 or 32 threads", "partition<48>"),
+    ],
+)
+def test_what_groups_cannot_do_is_said_at_its_line(old, new, said, line):
+    with pytest.raises(kernelcheck.CompileError, match=said) as refused:
+        kernelcheck.compile_cuda((GROUPS + SUM).replace(old, new))
+    assert line in str(refused.value)
+
+
+def test_numbers_become_16_bit_floats_in_each_direction():
+    source = """
+#include <cuda_fp16.h>
+#include <cuda_bf16.h>
+__global__ void round_all(const float* x, half* near, half* zero, half* down, half* up, __nv_bfloat16* b, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n) return;
+  near[i] = __double2half((double)x[i]); zero[i] = __float2half_rz(x[i]);
+  down[i] = __float2half_rd(x[i]); up[i] = __float2half_ru(x[i]); b[i] = __double2bfloat16((double)x[i]);
+}"""
+    torch.manual_seed(0)
+    edges = [0.0, -0.0, 65504, 65519.9, 65520, 1e9, -1e9, 2**-25, 1.5 * 2**-24, 1 + 2**-11, 1 + 3 * 2**-11, -(2**-26)]
+    x = torch.cat([torch.randn(500) * 10 ** torch.empty(500).uniform_(-9, 6), torch.tensor(edges)])
+    near, zero, down, up = (torch.zeros(len(x), dtype=torch.float16) for _ in range(4))
+    brain = torch.zeros(len(x), dtype=torch.bfloat16)
+    assert launched(source, grid=5, block=128, args=(x, near, zero, down, up, brain, len(x))).fault is None
+    assert near.equal(x.half()) and brain.equal(x.bfloat16())
+    with np.errstate(over="ignore"):
+        above = torch.from_numpy(np.nextafter(down.numpy(), np.float16(np.inf)))
+    assert bool(((down.float() <= x) & (x <= up.float()) & ((down == up) | (above == up))).all())
+    assert zero.equal(torch.where(x < 0, up, down))
+
+
+def test_pairs_of_16_bit_floats_compute_as_two_numbers():
+    source = """
+#include <cuda_fp16.h>
+__global__ void pairs(const half* x, half* out) {
+  half2 a = __halves2half2(x[0], x[1]), b = make_half2(x[2], x[3]), m = __hmax2(a, b);
+  out[0] = m.x; out[1] = m.y;
+  a += -b; out[2] = __low2half(a); out[3] = __high2half(a);
+  out[4] = h2exp(b).x; out[5] = hrcp(x[3]); out[6] = __hbgt2(m, b) ? 1.f : 0.f; out[7] = __hge2(m, b).y;
+}"""
+    x, out = torch.tensor([1.5, -2, 0.25, 4]).half(), torch.zeros(8).half()
+    assert launched(source, block=1, args=(x, out)).fault is None
+    expected = torch.tensor([1.5, 4, 1.25, -6, torch.tensor(0.25).exp(), 0.25, 0, 1]).half()
+    assert out.equal(expected)
+
+
+def test_functions_of_whole_numbers_and_roundings_are_cuda_s():
+    source = """
+__global__ void whole(const float* x, int* out, int* bits) {
+  int i = threadIdx.x;
+  out[i] = __float2int_rn(x[i]) + 7 * __float2int_rd(x[i]) + 49 * __double2int_ru((double)x[i]);
+  if (i == 0) {
+    bits[0] = __byte_perm(0x03020100, 0x07060504, 0x5140); bits[1] = __dp4a(0x01020304, (int)0xff02fe03, 5);
+    bits[2] = __funnelshift_l(0x80000001u, 1u, 4); bits[3] = __usad(3u, 9u, 1u); bits[4] = __umul64hi(1ull << 63, 6ull);
+  }
+  int all = __reduce_xor_sync(0xffffffffu, (unsigned)i * 3);
+  if (i == 5) bits[5] = all;
+}"""
+    x = torch.linspace(-9, 9, 32)
+    out, bits = torch.zeros(32, dtype=torch.int32), torch.zeros(6, dtype=torch.int32)
+    assert launched(source, args=(x, out, bits)).fault is None
+    assert out.tolist() == (x.round() + 7 * x.floor() + 49 * x.ceil()).int().tolist()
+    product = 5 + 4 * 3 + 3 * -2 + 2 * 2 + 1 * -1
+    assert bits.tolist() == [0x05010400, product, 24, 7, 3, functools.reduce(operator.xor, range(0, 96, 3))]
