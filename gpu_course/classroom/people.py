@@ -17,7 +17,8 @@ _NOBODY = "(no name)"
 class Person:
     """All that the lines of one person say. Several lines add up, whatever their order.
 
-    - `lines`: the numbers of the lines; `code`: four signs that tell people of one name apart, "" of older lines;
+    - `lines`: the numbers of the lines of the text;
+    - `code`: four signs that tell people of one name apart, "" of older lines;
     - `solved`, `tries`: what is solved, and how often which mistake was made;
     - `result`: the examination, None without one; `shown`: the name, with the code where another one has the same.
     """
@@ -32,7 +33,8 @@ class Person:
 
     def add(self, line: reading.Line) -> str:
         """Take what a line says; return a remark where it contradicts what an earlier one said."""
-        self.lines.append(line.number)
+        if line.number not in self.lines:  # progress and examination may stand on one line of the text
+            self.lines.append(line.number)
         if isinstance(line.says, written.Progress):
             self.solved |= line.says.solved
             for each, count in line.says.tries.items():  # counts go on from line to line
@@ -67,7 +69,7 @@ class Class:
 
     @property
     def count(self) -> int:
-        """How many lines could be read."""
+        """How many lines of the text could be read."""
         return sum(len(person.lines) for person in self.people)
 
 
@@ -81,7 +83,7 @@ def gathered(lines: Iterable[str]) -> Class:
     remarks, unread = [], []
     for line in reading.lines(lines):
         if isinstance(line, reading.Unread):
-            unread.append(line)
+            unread += [line] if line not in unread else []
             continue
         name, code = line.says.name.strip(), line.says.code
         key = (name.casefold(), code) if name else (f"\n{line.number}", code)

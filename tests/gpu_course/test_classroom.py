@@ -291,6 +291,11 @@ def test_two_people_of_one_name_stay_two_and_it_is_said():
     assert "Ben (aaaa)" in classroom.table(made) and made.remarks[0] in classroom.page(made)
 
 
+def test_what_stands_twice_on_one_line_of_the_text_is_told_once():
+    made = classroom.gathered([f"{LONG} {RESULT}", f"{LONG[:-1]} {RESULT[:-1]}"])
+    assert [person.lines for person in made.people] == [[1]] and len(made.unread) == 1
+
+
 def test_several_lines_of_one_person_add_up_in_any_order():
     first = line_of("Ada", "aaaa", "00:double", "!01:pick:a:3")
     second = line_of("Ada", "aaaa", "01:pick", "!01:pick:a:2", "!05:train_step:b:1")
