@@ -7,6 +7,7 @@ said which one it is, whose it seems to be, and what to do.
 What changed a line is not guessed: each way back is tried, and the line's checksum says which one was right.
 """
 
+import base64
 import html
 import quopri
 import re
@@ -41,6 +42,7 @@ _START = re.compile(
     re.IGNORECASE,
 )
 _HEADS = [f"{mark}{version};" for mark in (written.MARK, exam.MARK) for version in (3, 2, 1)]
+_BASE64 = re.compile(r"(?m)(?:^[A-Za-z0-9+/]{60,76}\n)+^[A-Za-z0-9+/]*={0,2}$")  # as mails are saved
 _AGAIN = "It must be copied again, with the button below it, or sent as a file."
 _END = re.compile(f";{_CHECKSUM}")
 _TAIL = re.compile(rf"(?<![^\s;])(?:!?\d\d\w?:[a-z_]|(?:before|after):[a-z]+=\d)[^\n]*;{_CHECKSUM}\b")
@@ -71,7 +73,8 @@ class Unread:
 
 def lines(given: Iterable[str]) -> Iterator[Line | Unread]:
     """Yield each line of a learner in a text, given as its lines, in order; comments, which begin with #, are none."""
-    rows = [row.rstrip("\r\n").translate(_PLAIN) for row in given]
+    saved = _BASE64.sub(_out_of_base64, "\n".join(row.rstrip("\r\n") for row in given))
+    rows = saved.translate(_PLAIN).split("\n")
     text = "\n".join("" if _COMMENT.match(row) else row for row in rows)
     starts = [*_START.finditer(text)]
     behind = 0  # what is before this place has been read
@@ -81,6 +84,15 @@ def lines(given: Iterable[str]) -> Iterator[Line | Unread]:
         line, behind = _read(text, start, until)
         yield line
     yield from _ends_alone(text, behind, len(text))
+
+
+def _out_of_base64(found: re.Match[str]) -> str:
+    """Return what a mail says that is kept as base64, on the first of its rows; other rows of letters stay."""
+    try:
+        says = base64.b64decode("".join(found[0].split()), validate=True).decode()
+    except ValueError:
+        return found[0]
+    return " ".join(says.splitlines()) + "\n" * found[0].count("\n")
 
 
 def _read(text: str, start: re.Match[str], until: int) -> tuple[Line | Unread, int]:

@@ -1,5 +1,6 @@
 """Is each line of a class read as mails, forms and chats deliver it, and is nobody's row another one's?"""
 
+import base64
 import html
 import json
 import quopri
@@ -92,6 +93,7 @@ DELIVERED = {
     "wrapped with =": lambda line: broken(line, 70, "=\n"),
     "a mail's own encoding": lambda line: as_mail(line),
     "a mail's own encoding, quoted": lambda line: "> " + as_mail(line).replace("\n", "\n> "),
+    "a mail that was saved": lambda line: base64.encodebytes(f"Hello,\r\n{line}\r\nZoë".encode()).decode(),
     "a mail in HTML": lambda line: f"<div dir='ltr'><p>{as_html(line)}</p><br></div>",
     "a mail in HTML that breaks words": lambda line: "<wbr>".join(textwrap.wrap(as_html(line), 40)),
     "HTML in a mail's own encoding": lambda line: as_mail(f'<p class="x">{as_html(line)}</p>'),
@@ -169,6 +171,7 @@ def test_text_that_nearly_looks_like_lines_comes_to_an_end():
         LONG[:40] + " " * 20_000,
         f"course-exam-{'9' * 6000};",
     ]
+    given += ["A" * 76, "A" * 20, "Q" * 76, "=" * 9, "/" * 70, "+/8="]  # letters that say nothing
     made = classroom.gathered([*given, "c", *[""] * 20_000, *[LONG[:-1]] * 50, *["word " * 20] * 500])
     assert made.people == [] and len(made.unread) == 51
 
