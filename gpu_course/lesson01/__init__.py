@@ -50,6 +50,7 @@ def _(case: Case) -> None:
         (["cpu", "cuda"], ["cuda"], "cpu"),
         ([], ["cuda"], "cpu"),
         (["mps", "xpu", "cuda"], ["xpu", "cuda"], "xpu"),
+        (["xpu", "hpu", "cuda", "mps"], ["mps"], "mps"),  # "the first kind that is usable", however late
         (["hpu", "cuda"], ["hpu", "cuda"], "hpu"),  # "some kinds of devices", not only those of this lesson
     ):
         usable = _machine(there)
@@ -135,6 +136,7 @@ def _(case: Case) -> None:
         ("3,1,4,0", 4, [3, 1]),
         (None, 0, []),
         ("0", 0, []),
+        ("3,1,2,0", 4, [3, 1, 2, 0]),  # "the numbers of the GPUs that a program sees", all of them
     ):
         got = case.call(setting, count)
         case.instead(
@@ -144,6 +146,8 @@ def _(case: Case) -> None:
         )
         texts = isinstance(got, list) and any(isinstance(entry, str) for entry in got)
         case.instead(texts, "returns texts, not numbers", "'10' and 10 differ: use int(…)", expected=expected, got=got)
+        floats = isinstance(got, list) and any(isinstance(entry, float) for entry in got)
+        case.instead(floats, "returns floats", "`cuda:2.0` is no device: use int(…)", expected=expected, got=got)
         case.equal(got, expected)
 
 
@@ -286,6 +290,7 @@ def _(case: Case) -> None:
     edges.note("limit")  # each first capability itself
     for capability in (
         (8, 0), (7, 0), (7, 5), (8, 6), (8, 7), (8, 9), (9, 0), (10, 0), (11, 0), (12, 0), (12, 1), (6, 0), (6, 1),
+        (10, 3),  # whose exception the text leaves aside
         (13, 0),  # "a later capability keeps the formats of earlier ones", one that is still to come too
     ):  # fmt: skip
         got = case.call(capability)
@@ -357,6 +362,7 @@ def _(case: Case) -> None:
         ((1000, 1000), torch.float64, 1.0, 1017.0),
         ((0, 5), torch.float32, 0.0, 0.0),
         ((3,), torch.uint8, 3 / 2**30, 0.0),
+        ((2**30 + 1,), torch.uint8, 1.0, 0.0),  # a byte too many
         ((2**31,), torch.bool, 2.0, 0.0),
         ((2**27,), torch.complex64, 0.9, 0.0),
         ((2**29,), torch.bfloat16, 1.0, 0.0),

@@ -46,7 +46,7 @@ ramp.leaves_out("PyTorch makes float32 as long as nobody changes that, and no le
 @ramp.checks
 def _(case: Case) -> None:
     for device in (case.device, elsewhere(case.device), torch.device("cpu")):
-        for rows, columns in ((2, 3), (1, 2), (4, 11), (2, 7), (3, 10), (1, 22), (2, 50), (1, 97), (0, 4)):
+        for rows, columns in ((2, 3), (1, 2), (4, 11), (2, 7), (3, 10), (1, 22), (2, 50), (1, 97), (2, 1001), (0, 4)):
             got = case.call(rows, columns, device)
             sent = case.counts.bytes_h2d
             case.instead(
@@ -136,7 +136,8 @@ def _(case: Case) -> None:
                 {"samples": [Sample(x, "cat"), Sample(y, None)], "empty": [], "deep": ({"y": [y]},)},
                 [],
                 [y, x],
-                [y, x, 0, -2.5, 2**40],
+                [y, x, 0, -2.5, 2**40, True],
+                (torch.nn.Parameter(x, requires_grad=False), y),  # "every tensor": a parameter is one
                 {"": torch.tensor(7.0), "none": torch.ones(0, 3), "row": torch.ones(1, 33)},
                 [
                     edges.permuted(edges.UGLY),
@@ -151,6 +152,8 @@ def _(case: Case) -> None:
         got = case.call(batch, device)
         expected = tree_map_only(torch.Tensor, lambda tensor, device=device: tensor.to(device), batch)
         case.equal(got, expected, why="the device changes and nothing else: values, types, what is no tensor")
+        turned = isinstance(got, dict) and list(got) != list(batch)
+        case.instead(turned, "puts a dict into another order", "everything else stays as it is", got=list(got))
 
 
 @move_batch.alternative("PyTorch's own walk: it knows more containers, but the module is private and may change")
@@ -204,7 +207,7 @@ def _(case: Case) -> None:
         (torch.rand(1, 1), torch.rand(1), there),
         (far, torch.tensor([20002.0, -20002.0]), there),
         (1e-6 * small, torch.tensor([4e-6, 4e-6]), there),
-        (1 + 1e-9 * small.double(), torch.ones(2).double() + 4e-9, there),
+        (1000 + 1e-5 * small.double(), torch.full((2,), 1000.00004, dtype=torch.float64), there),
         (edges.permuted(small), torch.tensor([3.0, 3.0]), there),
         (edges.sliced(small), torch.tensor([3.0, 3.0]), there),
     ):

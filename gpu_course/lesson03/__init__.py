@@ -237,6 +237,8 @@ _MEASURED = (
     (0.0, 80e6, 0.6, 8.0, 320.0, "overhead"),
     (1.52e9, 64e6, 0.3, 8.0, 320.0, "bandwidth"),  # nearly as long
     (8e9, 16e6, 2.05, 8.0, 320.0, "overhead"),
+    (4e10, 4e8, 0.3, 312.0, 1555.0, "bandwidth"),  # right of a T4's ridge, and left of this one's
+    (8e6, 1e3, 0.0015, 8.0, 320.0, "compute"),  # a short time may lie on the roof, too
 )
 
 
@@ -297,8 +299,8 @@ def _(case: Case) -> None:
         prediction[-1, -1], target[-1, -1] = 0.5 + delta, 0.5  # an error of exactly delta
         prediction[-1, 0] = target[-1, 0]  # an error of exactly 0
         learns = rows == 3  # in the last case
-        leaf = prediction.to(case.device).requires_grad_(learns)
-        got = case.call(leaf, target.to(case.device), delta)
+        leaf, other = (one.to(case.device).requires_grad_(learns) for one in (prediction, target))
+        got = case.call(leaf, other, delta)
         counts = case.counts
         case.instead(isinstance(got, list), "returns a list", "the numbers stay on the device, in a tensor", got=got)
         _no_branch(case)
@@ -326,11 +328,17 @@ def _(case: Case) -> None:
             case.backward(got)
             slope = (prediction - target).clamp(-delta, delta) / columns
             case.instead(
+                leaf.grad is None or other.grad is None,
+                "cuts the gradient of one input",
+                "gradients must flow back to `prediction` and to `target`, as in the loop",
+            )
+            case.instead(
                 leaf.grad.isnan().any(),
                 "its gradient is NaN where the error is 0",
                 "the slope of a root or of a division by the error is infinite there, and 0 times it is NaN",
             )
-            case.equal(leaf.grad, slope.to(case.device), rtol=1e-4, why="the loss is right, its gradient is not")
+            for one, right in ((leaf, slope), (other, -slope)):
+                case.equal(one.grad, right.to(case.device), rtol=1e-4, why="the loss is right, its gradient is not")
     edges.note("limit")  # an error of exactly delta
     case.budget("operators", case.counts.operators, _ALLOWED_OPERATORS, "each one is a launch")
     _any_tensors(case)

@@ -466,6 +466,8 @@ def _(case: Case) -> None:
                  "it makes the scale smaller after an overflow, and larger when all goes well"),
                 ("w" in text, "runs the backward pass under autocast",
                  "PyTorch advises against it: backward repeats the formats of the forward pass by itself"),
+                ("W" in text, "leaves autocast on while it unscales, steps or updates",
+                 "the forward pass and the loss stand under autocast, and nothing else"),
             ):  # fmt: skip
                 case.instead(when, name, why)
             training.followed(case)

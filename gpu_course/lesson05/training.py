@@ -26,7 +26,8 @@ class Log:
 
     `passes` holds what each forward pass was like. `text` has a letter for each event: Z zero_grad; B, A a backward
     pass that found no gradients, or some, with w before it under autocast and - after it, 0 if it gave zeros; S, E a
-    step with gradients, or without; c, u, s, U the scaler's scale, unscale_, step and update.
+    step with gradients, or without; c, u, s, U the scaler's scale, unscale_, step and update, with W before the last
+    three under autocast.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -48,7 +49,12 @@ class Log:
     def note_calls(self, owner: Any, **letters: str) -> None:
         """Add an event at each call of these methods of `owner`."""
         for name, letter in letters.items():
-            setattr(owner, name, _after(lambda letter=letter: self.note(letter), getattr(owner, name)))
+            setattr(owner, name, _after(lambda letter=letter: self._called(letter), getattr(owner, name)))
+
+    def _called(self, letter: str) -> None:
+        if letter in "usU" and torch.is_autocast_enabled(next(self.model.parameters()).device.type):
+            self.note("W")
+        self.note(letter)
 
     def note_pass(self, model: "Classifier", x: torch.Tensor, logits: torch.Tensor) -> None:
         """Add a forward pass of the model, or of a copy of it, and how many graphs of those before are still there."""

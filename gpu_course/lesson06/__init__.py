@@ -156,6 +156,12 @@ _MEETING = _events(  # the second begins when the first ends; a line has its tim
 )
 
 
+_BEHIND = _events(  # the only work of the host begins when the gap ends
+    ("kernel", "a", 5.0, 5.0, 0, ""),
+    ("host", "aten::add", 5.0, 4.0, 0, "behind.py:1: x = x + 1"),
+)
+
+
 @exercise(
     title="Gaps, and whose they are",
     minutes=25,
@@ -207,6 +213,7 @@ def _(case: Case) -> None:
         ([], 10.0),
         (_MEETING, 20.0),
         (_MEETING, 21.5),
+        (_BEHIND, 10.0),  # "without host events it is `""`"
     ):
         case.equal(_plain(case.call(events, end)), _gaps_by_tick(events, end))
 
@@ -403,6 +410,10 @@ diagnose.leaves_out("an answer in words stays what it is", "second_call")
 def _(case: Case) -> None:
     got = case.call()
     case.instead(not isinstance(got, dict), "returns no dict", "a set of causes for each number is asked for", got=got)
+    strange = [number for number in got if number not in CASES]
+    case.instead(strange, f"has the key {strange[:1]}", "the cases have the numbers 1 to 7", got=got)
+    text = next((number for number in got if isinstance(got[number], str)), 0)
+    case.instead(text, f"gives case {text} a text, not a set", "a case may have several causes: {…}", got=got)
     given = {number: _causes(got.get(number)) for number in CASES}
     for number, causes in given.items():
         case.instead(not causes, f"case {number}: no cause is named", f"choose from {', '.join(CAUSES)}")
@@ -423,8 +434,6 @@ def _(case: Case) -> None:
 
 
 def _causes(given: object) -> set[str]:
-    if isinstance(given, str):
-        return {given}
     return {str(one) for one in given} if isinstance(given, Iterable) else set()
 
 

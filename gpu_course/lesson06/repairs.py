@@ -55,6 +55,8 @@ def compare(case: Case, number: int, run: CaseRun) -> None:
     ):
         case.instead(did < needed, "is faster by doing less", f"{what}: {did} instead of {needed}")
         case.instead(did > needed, "does more than before", f"{what}: {did} instead of {needed}")
+    mode = all(module.training for module in run.model.modules())
+    case.instead(not mode, "leaves the model in evaluation mode", "it came in training mode, and the caller goes on")
     other = (run.learned() - before.learned()).norm() / before.learned().norm()
     case.instead(
         other > 0.01,

@@ -4,6 +4,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -237,18 +238,45 @@ evaluate_batches.leaves_out("the simulated GPU counts the memory", "places defau
 evaluate_batches.leaves_out("a model cannot be kept for later", "second_call unchanged")
 
 
+class _Model(named(nn.Sequential, "model")):
+    """A model that raises of itself for three rows, or two, and notes in `moved` whether somebody moves it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if len(x) == 3:
+            raise RuntimeError("three rows\nare too few")
+        if len(x) == 2:
+            raise ValueError("two rows")
+        return super().forward(x)
+
+    def _apply(self, *given: Any, **options: Any) -> nn.Module:
+        self.moved = True
+        return super()._apply(*given, **options)
+
+
+_NEEDED = 64  # bytes that a loss may take until it is read
+
+
 @evaluate_batches.checks
 def _(case: Case) -> None:
     torch.manual_seed(0)
     layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 4)
-    model = named(nn.Sequential, "model")(*layers).to(case.device)
+    model = _Model(*layers).to(case.device)
     y = torch.arange(8) % 4
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of a training that goes on later
     good, bad = [(torch.rand(8, 64), y) for _ in range(3)], [(torch.rand(64, 62 - n), y) for n in range(3)]
+    few, empty = (torch.rand(3, 64), y[:3]), (torch.full((8, 64), torch.nan), y)  # a message of two lines, a loss of nan
     floor = Floor()
-    for training, batches in ((False, good), (False, good[:1] + bad), (True, bad[:1] + good[:1]), (False, [])):
+    for training, batches in (
+        (False, good),
+        (False, good[:1] + bad),
+        (True, bad[:1] + good[:1]),
+        (False, []),
+        (False, [few, good[0], few, empty]),
+    ):
         _evaluated(case, floor, model.train(training), batches)
+    let_through = isinstance(case.error_of(model, [(torch.rand(2, 64), y[:2])], case.device), ValueError)
+    case.instead(not let_through, "catches a ValueError", "that is a mistake in the program, and no bad batch")
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         probes = [_Batches(floor, batches), _Batches(floor, 2 * batches)]
         few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)
@@ -258,7 +286,7 @@ def _(case: Case) -> None:
         )
         grown = many.peak_bytes - few.peak_bytes
         case.instead(
-            grown > 0,
+            grown > _NEEDED * len(batches),
             f"leaks: the peak is {plots.bytes_text(grown)} higher with twice as many batches",
             "take one batch after the other, and keep numbers and words alone",
         )
@@ -266,6 +294,7 @@ def _(case: Case) -> None:
 
 def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> None:
     """Check one evaluation: what grows meanwhile, what it returns, and what it leaves behind."""
+    model.moved = False
     probe, state, before = _Batches(floor, batches), state_of(model), floor.used_bytes
     bad_ones = sum(len(x) != 8 for x, _ in batches)
     losses, messages = [], []
@@ -276,19 +305,20 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
         except RuntimeError as error:
             messages.append(str(error))
     got = case.call(model, probe, case.device, modifies=True)
-    size = plots.bytes_text(probe.grown_bytes)
+    case.instead(model.moved, "moves or casts the model", "it is where it belongs, and the caller goes on with it")
+    size, leaks = plots.bytes_text(probe.grown_bytes), probe.grown_bytes > _NEEDED
     case.instead(
         probe.passes > 1,
         "goes through the batches more than once",
         "they may come from a generator, which gives them once",
     )
     case.instead(
-        probe.grown_bytes > 0 and not bad_ones,
+        leaks and not bad_ones,
         f"leaks: {size} more are alive after each batch",
         "a name refers to each batch, its loss or its graph: take one after the other, and keep numbers",
     )
     case.instead(
-        probe.grown_bytes > 0,
+        leaks,
         f"leaks: {size} more are alive after each failing batch",
         "a stored error refers to the calls that it went through, and so to their tensors: keep its text",
     )

@@ -1,5 +1,6 @@
 """Does a layer train two thin matrices beside a frozen one, and start as the frozen one was?"""
 
+import copy
 from typing import Any
 
 import torch
@@ -91,6 +92,12 @@ def _(case: Case) -> None:
             inputs > 2 and layer.down.unique().numel() == 1,
             "`down` is the same number everywhere",
             "its rows would get the same gradients and stay alike: random numbers tell them apart",
+        )
+        another = case.call(copy.deepcopy(linear), rank, modifies=True)
+        case.instead(
+            inputs > 2 and torch.equal(layer.down, another.down),
+            "`down` is the same in each layer",
+            "random numbers are drawn anew: a generator with a seed of its own gives the same again",
         )
         case.instead(
             inputs > 2 and layer.down.square().mean().sqrt() > 0.5,

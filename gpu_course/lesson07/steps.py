@@ -325,7 +325,7 @@ accumulate.leaves_out(
 accumulate.leaves_out("the simulated GPU counts the memory, and no default is asked", "places default_type")
 accumulate.leaves_out(
     "the text leaves frozen weights open, and says that there are no gradients at first",
-    "frozen all_frozen old_gradients two_groups evaluation scalar_parameter",
+    "frozen all_frozen old_gradients two_groups scalar_parameter",
 )
 accumulate.leaves_out("rows are a small number above 0", "number_zero number_negative number_large limit")
 accumulate.leaves_out("it fills the gradients of the model that it is handed", "second_call unchanged")
@@ -348,6 +348,7 @@ def _accumulated(case: Case, batch: _Batch, rows: int) -> None:
     each, loss, limit = _whole(case.device, batch, rows, rates.costs, rates.spec)
     floor = Floor()  # without the model of the batch before
     model, x, y = _masked(case.device, batch)
+    model.train(batch.size > 2)
     before = [one.detach().cpu().clone() for one in (x, y, *model.parameters())]  # on the device it would count
     model.watch()
     state = state_of(model)
