@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, difference, edges, edit, lesson
+from gpu_course.common.left_out import TRAINING
 from gpu_course.common.probes import elsewhere, state_of, unchanged
 from gpu_course.lesson05.gains import CHANGES, Loops, gains_of, live_rates, show_gains, simulated_rates
 from gpu_course.lesson05.pictures import loss_curve
@@ -23,6 +24,9 @@ __all__ = [
 ]  # fmt: skip
 
 exercise = lesson("05")
+
+# of a batch of float32 images, and a model all of whose parameters are trained, in the mode that its caller chose
+_BATCH = "scalar empty huge tiny not_finite bool complex default_type evaluation frozen all_frozen second_call unchanged"
 
 
 @exercise(
@@ -48,15 +52,7 @@ def train_step(
     return loss.detach()  # without the graph, which would keep the batch alive
 
 
-train_step.leaves_out(
-    "images are (batch, …) float32 as lesson 05 loads them, and not to be judged",
-    "scalar empty huge tiny not_finite half bfloat16 bool complex default_type",
-)
-train_step.leaves_out(
-    "the text says that the model is trained: all its parameters are, and its mode is the caller's business",
-    "evaluation frozen all_frozen",
-)
-train_step.leaves_out("it trains the model that it is handed", "second_call unchanged")
+train_step.leaves_out(TRAINING, _BATCH + " half bfloat16")
 
 
 @train_step.checks
@@ -327,16 +323,8 @@ def train_epoch(
     return mean, share
 
 
-train_epoch.leaves_out(
-    "the loader holds data, which is given",
-    "scalar empty sliced huge tiny not_finite half bfloat16 bool complex default_type",
-)
-train_epoch.leaves_out(
-    "the text says that the model is trained: all its parameters are, and its mode is the caller's business",
-    "evaluation frozen all_frozen",
-)
+train_epoch.leaves_out(TRAINING, _BATCH + " sliced half bfloat16")
 train_epoch.leaves_out("of no samples there is no mean", "no_entries")
-train_epoch.leaves_out("it trains the model that it is handed", "second_call unchanged")
 
 
 @train_epoch.checks
@@ -428,17 +416,9 @@ def amp_step(
     return loss.detach()
 
 
-amp_step.leaves_out(
-    "images are (batch, …) float32 as lesson 05 loads them, and not to be judged",
-    "scalar empty sliced huge sliced tiny not_finite double bool complex default_type",
-)
-amp_step.leaves_out(
-    "the text says that the model is trained: all its parameters are, and its mode is the caller's business",
-    "evaluation frozen all_frozen",
-)
+amp_step.leaves_out(TRAINING, _BATCH + " sliced double")
 amp_step.leaves_out("autocast leaves double precision alone, which nobody mixes", "double_model")
 amp_step.leaves_out("a norm is a length", "number_zero number_negative number_large limit")
-amp_step.leaves_out("it trains the model that it is handed", "second_call unchanged")
 
 
 @amp_step.checks

@@ -275,8 +275,8 @@ def _(case: Case) -> None:
         (False, [few, good[0], few, empty]),
     ):
         _evaluated(case, floor, model.train(training), batches)
-    let_through = isinstance(case.error_of(model, [(torch.rand(2, 64), y[:2])], case.device), ValueError)
-    case.instead(not let_through, "catches a ValueError", "that is a mistake in the program, and no bad batch")
+    error = case.error_of(model, _Batches(floor, [(torch.rand(2, 64), y[:2])]), case.device)
+    case.instead(not isinstance(error, ValueError), "catches a ValueError", "that is a mistake in the program, and no bad batch")
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         probes = [_Batches(floor, batches), _Batches(floor, 2 * batches)]
         few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)

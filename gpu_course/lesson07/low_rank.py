@@ -93,7 +93,7 @@ def _(case: Case) -> None:
             "`down` is the same number everywhere",
             "its rows would get the same gradients and stay alike: random numbers tell them apart",
         )
-        another = case.call(copy.deepcopy(linear), rank, modifies=True)
+        another = case.call(copy.deepcopy(linear).requires_grad_(), rank, modifies=True)
         case.instead(
             inputs > 2 and torch.equal(layer.down, another.down),
             "`down` is the same in each layer",
