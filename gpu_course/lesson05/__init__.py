@@ -26,7 +26,7 @@ __all__ = [
 exercise = lesson("05")
 
 # of a batch of float32 images, and a model all of whose parameters are trained, in the mode that its caller chose
-_BATCH = "scalar empty huge tiny not_finite bool complex default_type evaluation frozen all_frozen second_call unchanged"
+_DATA = "scalar empty huge tiny not_finite bool complex default_type evaluation frozen all_frozen unchanged second_call"
 
 
 @exercise(
@@ -52,7 +52,7 @@ def train_step(
     return loss.detach()  # without the graph, which would keep the batch alive
 
 
-train_step.leaves_out(TRAINING, _BATCH + " half bfloat16")
+train_step.leaves_out(TRAINING, _DATA + " half bfloat16")
 
 
 @train_step.checks
@@ -323,7 +323,7 @@ def train_epoch(
     return mean, share
 
 
-train_epoch.leaves_out(TRAINING, _BATCH + " sliced half bfloat16")
+train_epoch.leaves_out(TRAINING, _DATA + " sliced half bfloat16")
 train_epoch.leaves_out("of no samples there is no mean", "no_entries")
 
 
@@ -416,7 +416,7 @@ def amp_step(
     return loss.detach()
 
 
-amp_step.leaves_out(TRAINING, _BATCH + " sliced double")
+amp_step.leaves_out(TRAINING, _DATA + " sliced double")
 amp_step.leaves_out("autocast leaves double precision alone, which nobody mixes", "double_model")
 amp_step.leaves_out("a norm is a length", "number_zero number_negative number_large limit")
 

@@ -238,14 +238,15 @@ evaluate_batches.leaves_out("the simulated GPU counts the memory", "places defau
 evaluate_batches.leaves_out("a model cannot be kept for later", "second_call unchanged")
 
 
+_ERRORS = {1: TypeError, 2: ValueError, 3: RuntimeError}  # by the number of rows
+
+
 class _Model(named(nn.Sequential, "model")):
-    """A model that raises of itself for three rows, or two, and notes in `moved` whether somebody moves it."""
+    """A model that raises for a few rows, each time another error, and notes in `moved` whether somebody moves it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if len(x) == 3:
-            raise RuntimeError("three rows\nare too few")
-        if len(x) == 2:
-            raise ValueError("two rows")
+        if len(x) in _ERRORS:
+            raise _ERRORS[len(x)]("so few rows\nare a mistake")
         return super().forward(x)
 
     def _apply(self, *given: Any, **options: Any) -> nn.Module:
@@ -265,7 +266,7 @@ def _(case: Case) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.ones_like(parameter)  # of a training that goes on later
     good, bad = [(torch.rand(8, 64), y) for _ in range(3)], [(torch.rand(64, 62 - n), y) for n in range(3)]
-    few, empty = (torch.rand(3, 64), y[:3]), (torch.full((8, 64), torch.nan), y)  # a message of two lines, a loss of nan
+    few, empty = (torch.rand(3, 64), y[:3]), (torch.full((8, 64), torch.nan), y)  # two lines; a loss of nan
     floor = Floor()
     for training, batches in (
         (False, good),
@@ -275,8 +276,10 @@ def _(case: Case) -> None:
         (False, [few, good[0], few, empty]),
     ):
         _evaluated(case, floor, model.train(training), batches)
-    error = case.error_of(model, _Batches(floor, [(torch.rand(2, 64), y[:2])]), case.device)
-    case.instead(not isinstance(error, ValueError), "catches a ValueError", "that is a mistake in the program, and no bad batch")
+    for rows, kind in list(_ERRORS.items())[:2]:  # "catch no other error"
+        error = case.error_of(model, _Batches(floor, [(torch.rand(rows, 64), y[:rows])]), case.device)
+        why = "it is a mistake in the program, and no bad batch: it must reach the caller"
+        case.instead(not isinstance(error, kind), f"catches a {kind.__name__}", why)
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         probes = [_Batches(floor, batches), _Batches(floor, 2 * batches)]
         few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)
