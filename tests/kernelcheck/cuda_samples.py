@@ -1082,6 +1082,12 @@ HOSTILE = [
     ("__device__ float f(float);\n__global__ void k(float* x){\n x[0] = f(1); }", "undefined reference", [F(64)]),
     ("__global__ int k(float* x){ return 1; }", "a kernel returns void", [F(64)]),
     ("void k(float* x){ }", "there is no kernel", [F(64)]),
+    ("__global__ void kk(float* x){ }", "there is no kernel k; there is kk", [F(64)]),
+    (
+        "__global__ void k(float* x){\n for (half = 2; half > 0; half /= 2) x[half] = 1; }",
+        "'half' was not declared",
+        [F(64)],
+    ),
     ("__global__ void k(float* x){ x[0] = 1; }\nint main() {\n k<<<1, 1>>>(0);\n}", "line 3: k<<<1", [F(64)]),
     (
         "#include <cooperative_groups.h>\nnamespace cg = cooperative_groups;\n__global__ void k(float* x){ auto b = cg::this_grid(); b.sync(); }",

@@ -295,6 +295,53 @@ def test_elements_of_a_block_that_count_at_one_place_are_a_race():
     assert kernelcheck.checked(same, (1,), bins, out, 0).fault is None
 
 
+COPY = (
+    "a = tl.make_block_ptr(x, (3, n), (8, 1), (0, 0), (2, 4), (1, 0)); "
+    "b = tl.make_block_ptr(out, (3, n), (n, 1), (0, 0), (2, 4), (1, 0)); "
+)
+
+
+def copied(text, columns=6):
+    x, out = torch.arange(24.0).view(3, 8), torch.zeros(3, columns)
+    return kernelcheck.checked(kernel(COPY + text), (1,), x, out, columns)
+
+
+def test_a_pointer_to_a_block_reaches_what_boundary_check_lets_it_reach():
+    """The block lies at (2, 4) in a tensor of 3 x 6: of its eight elements two are inside."""
+    moved = "a = tl.advance(a, (2, 4)); b = b.advance((2, 4)); "
+    both = "boundary_check=(0, 1)"
+    report = copied(f"{moved}tl.store(b, tl.load(a, {both}, padding_option='zero') + 1, {both})")
+    want = torch.zeros(3, 6)
+    want[2, 4:] = torch.tensor([20.0, 21.0]) + 1
+    assert report.fault is None and report.results["out"].equal(want) and report.loaded_bytes == 8
+    summed = copied(f"{moved}tl.store(out, tl.sum(tl.load(a, {both}, padding_option='zero')))")
+    assert summed.results["out"][0, 0] == 41
+    undefined = copied(f"{moved}tl.store(out, tl.sum(tl.load(a, {both})))")
+    assert undefined.fault.kind == "undefined" and "padding_option" in str(undefined.fault)
+    assert copied(f"{moved}tl.store(b, tl.load(a, boundary_check=(0,)))").fault.kind == "out of bounds"
+    assert copied("tl.store(out, tl.sum(tl.load(a)))").results["out"][0, 0] == sum((0, 1, 2, 3, 8, 9, 10, 11))
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("tl.advance(a, (0, 4))", "give the result a name"),
+    ("a = tl.advance(a, (4,))", "the offsets are 1 numbers, and the block has 2 axes"),
+    ("a = tl.advance(a, (n.to(tl.int64), 0))", "write .to(tl.int32)"),
+    ("a = tl.advance(x, (0, 4))", "other pointers move by +"),
+    ("v = tl.load(a, mask=n > 0)", "takes no mask with a block pointer"),
+    ("v = tl.load(a, other=0.0)", "write padding_option='zero'"),
+    ("v = tl.load(a, boundary_check=(2,))", "the block has the axes 0 to 1"),
+    ("v = tl.load(x, boundary_check=(0,))", "here use a mask"),
+    ("v = tl.load(a, boundary_check=(0,), padding_option='one')", "it may be 'zero' or 'nan'"),
+    ("c = tl.make_block_ptr(x, (n,), (1,), (0,), (3,), (0,))", "powers of two"),
+    ("c = tl.make_block_ptr(x, (n,), (1,), (0,), (4,), (1,))", "must hold the axes 0 to 0"),
+    ("c = tl.make_block_ptr(x + tl.arange(0, 4), (n,), (1,), (0,), (4,), (0,))", "a pointer to one element"),
+    ("c = tl.make_block_ptr(x, (n,), (1.5,), (0,), (4,), (0,))", "single whole numbers"),
+    ("for i in range(2): a = x", "a is a pointer to a block[2, 4] before the loop"),
+])  # fmt: skip
+def test_what_a_pointer_to_a_block_cannot_do_is_said(text, said):
+    assert said in str(copied(text).fault)
+
+
 def test_random_numbers_are_those_of_triton():
     text = "at = tl.arange(0, 4); tl.store(out + at, tl.rand(n, at)); tl.store(out + 4 + at, tl.randn(n, at))"
     out = computed(text, torch.zeros(1), torch.zeros(8), 1234567)

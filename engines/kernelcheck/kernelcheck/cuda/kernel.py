@@ -71,7 +71,7 @@ def compile_cuda(source: str, name: str | None = None) -> "Kernel":
         raise CompileError(f"there are several kernels, say which: {', '.join(kernels) or 'a macro makes them'}")
     name = name or next(iter(kernels))
     base = name.split("<")[0].split("::")[-1].strip()
-    if not any(base in token.text for token in text.tokens):
+    if not any(base in token.text if token.kind == "directive" else base == token.text for token in text.tokens):
         raise CompileError(f"there is no kernel {name}; there is {', '.join(kernels)}")
     own = kernels.pop(base, None)  # None where a macro makes it
     if own and own.template and "<" not in name:

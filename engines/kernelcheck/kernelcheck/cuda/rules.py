@@ -81,6 +81,8 @@ def _headers(text: CudaText) -> Iterator[CompileError]:
     own = {token.text for before, token in pairwise(text.tokens) if before.kind == "name" and before.text in _TYPES}
     for token in text.tokens:
         if token.kind == "name" and token.text in missing and token.text not in own:
+            if re.match(r"\s*=[^=]", text.source[token.start + len(token.text) :]):  # a variable, not a type
+                yield text.refusal(f"'{token.text}' was not declared in this scope", token.start)
             why = f"write #include <{missing[token.text][0]}> at the top"
             yield text.refusal(f"{token.text} needs a header: {why}", token.start)
 

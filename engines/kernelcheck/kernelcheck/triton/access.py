@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from kernelcheck.triton.block_pointers import BlockPointer, padded
 from kernelcheck.triton.blocks import BOOL, Block, Pointer, as_block, shaped
 from kernelcheck.triton.memory import Buffer, running, wrong
 
@@ -34,14 +35,36 @@ def _access(name: str, pointer: Pointer, mask: Any) -> tuple[np.ndarray, np.ndar
     return offsets, active
 
 
+def _of_block(
+    name: str, pointer: Any, mask: Any, boundary_check: Any, padding: Any = ""
+) -> tuple[Pointer, Any, float | None]:
+    """Return pointers to the elements of a block, with the mask and the filling that its options stand for."""
+    if not isinstance(pointer, BlockPointer):
+        if boundary_check not in ((), None) or padding:
+            raise wrong(f"boundary_check and padding_option of tl.{name} are for block pointers: here use a mask")
+        return pointer, mask, None
+    if mask is not None:
+        raise wrong(
+            f"tl.{name} takes no mask with a block pointer: write boundary_check=(0,), with the axes to look at"
+        )
+    return pointer.pointers(), pointer.inside(boundary_check), padded(padding)
+
+
 def load(
-    pointer: Pointer,
+    pointer: Pointer | BlockPointer,
     mask: Any = None,
     other: Any = None,
+    boundary_check: Any = (),
+    padding_option: str = "",
     cache_modifier: str = "",
     eviction_policy: str = "",
     volatile: bool = False,
 ) -> Block:
+    if isinstance(pointer, BlockPointer) and other is not None:
+        raise wrong("tl.load takes no `other` with a block pointer: write padding_option='zero'")
+    filler = "`padding_option`" if isinstance(pointer, BlockPointer) else "`other`"
+    pointer, mask, filling = _of_block("load", pointer, mask, boundary_check, padding_option)
+    other = filling if mask is not None and filling is not None else other
     if mask is None and other is not None:
         why = "`other` is what elements hold that a mask leaves out: give a mask too, or leave `other` out"
         raise wrong(f"tl.load has `other=` and no `mask=`; {why}")
@@ -58,20 +81,21 @@ def load(
     elements = launch.touch("load", buffer, offsets, active)
     if active is None:
         return Block(buffer.read(offsets), buffer.dtype)
-    loaded = np.array(filled) if filled is not None else _undefined(buffer, offsets.shape, active)
+    loaded = np.array(filled) if filled is not None else _undefined(buffer, offsets.shape, active, filler)
     loaded[active] = buffer.read(elements)
     return Block(loaded, buffer.dtype)
 
 
-def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray) -> np.ndarray:
+def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray, filler: str) -> np.ndarray:
     """Return what shows in a result, for a GPU promises nothing: NaN, and in further runs of a check other numbers."""
     launch, dtype, changed = running[-1], buffer.dtype, False
     if launch.watched and not active.all():
         line = launch.line()
         changed = launch.changed in ("", line)
         if line not in launch.undefined:
-            what = f"program {launch.name()} loads {buffer.name} with a mask and without `other`"
-            why = "the elements that the mask leaves out have no value, and the result depends on them"
+            masked = "a mask" if filler == "`other`" else "`boundary_check`"
+            what = f"program {launch.name()} loads {buffer.name} with {masked} and without {filler}"
+            why = f"the elements that {'the mask' if filler == '`other`' else 'it'} leaves out have no value, and the result depends on them"
             launch.undefined[line] = launch.fault("undefined", what, why, array=buffer.name)
     if dtype.kind == 2 and not changed:
         return np.full(shape, math.nan, dtype.numpy)
@@ -79,8 +103,10 @@ def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray) -> np
 
 
 def store(
-    pointer: Pointer, value: Any, mask: Any = None, *, cache_modifier: str = "", eviction_policy: str = ""
-) -> None:
+    pointer: Pointer | BlockPointer, value: Any, mask: Any = None, boundary_check: Any = (),
+    cache_modifier: str = "", eviction_policy: str = "",
+) -> None:  # fmt: skip
+    pointer, mask, _ = _of_block("store", pointer, mask, boundary_check)
     offsets, active = _access("store", pointer, mask)
     data, launch = _to_store(pointer, value, offsets), running[-1]
     if not launch.computes:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from kernelcheck.faults import KernelFault
+from kernelcheck.triton.block_pointers import BlockPointer
 from kernelcheck.triton.blocks import (
     I32,
     I64,
@@ -136,6 +137,8 @@ def _kind(value: Any) -> tuple[Any, ...]:
         return "block", value.dtype.short, value.shape
     if isinstance(value, Pointer):
         return "pointer", value.buffer.dtype.short, value.shape
+    if isinstance(value, BlockPointer):
+        return "block pointer", value.base.buffer.dtype.short, value.shape
     if isinstance(value, tuple):
         return tuple(map(_kind, value))
     return "constant", type(value).__name__, str(value)
@@ -147,6 +150,8 @@ def _said(value: Any) -> str:
         return f"a block {value.dtype}{list(value.shape)}" if value.shape else f"one {value.dtype} number"
     if isinstance(value, Pointer):
         return f"a block of pointers{list(value.shape)}" if value.shape else f"a pointer to {value.buffer.dtype}"
+    if isinstance(value, BlockPointer):
+        return f"a pointer to a block{list(value.shape)}"
     if isinstance(value, tuple):
         return f"({', '.join(map(_said, value))})"
     return f"the constant {value}" if value is not None else "None"
@@ -219,7 +224,9 @@ class _Walk(ast.NodeVisitor):
     def visit_Pass(self, node: ast.Pass) -> None: ...
 
     def visit_Expr(self, node: ast.Expr) -> None:
-        self.visit(node.value)
+        if isinstance(self.visit(node.value), BlockPointer):
+            why = "give the result a name, such as p = tl.advance(p, (0, BLOCK))"
+            raise self.fault("a block pointer stays where it is: tl.advance returns another one", "language", why)
 
     def visit_Assert(self, node: ast.Assert) -> None:
         self.visit(node.test)
@@ -278,7 +285,7 @@ class _Walk(ast.NodeVisitor):
 
     def storable(self, name: str, value: Any) -> Any:
         """Return what a name holds that is given `value`. Raises where no name can hold it."""
-        known = isinstance(value, Block | Pointer | tuple | DType | numbers.Real | constexpr)
+        known = isinstance(value, Block | Pointer | BlockPointer | tuple | DType | numbers.Real | constexpr)
         if not known and value is not None:
             kind = "text" if isinstance(value, str) else type(value).__name__
             raise self.fault(f"{name} cannot hold a {kind}: annotate it, {name}: tl.constexpr = …", "types")

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from kernelcheck.triton.access import ACCESSES
+from kernelcheck.triton.block_pointers import advance, make_block_ptr
 from kernelcheck.triton.blocks import (
     BOOL,
     F32,
@@ -477,7 +478,7 @@ tl: Any = _Language(
     math=_Language(**_MATH, **_OF_TWO),
     extra=_Language(libdevice=_LIBDEVICE, cuda=_Language(libdevice=_LIBDEVICE)),
     program_id=_number("program_id", "program"), num_programs=_number("num_programs", "grid"),
-    arange=arange, full=full, dot=dot, where=_where,
+    arange=arange, full=full, dot=dot, where=_where, make_block_ptr=make_block_ptr, advance=advance,
     zeros=lambda shape, dtype: full(shape, 0, dtype),
     zeros_like=lambda input: full(input.shape, 0, input.dtype),
     to_tensor=as_block, broadcast=_broadcast, join=_join, interleave=_interleave, cat=_cat,
