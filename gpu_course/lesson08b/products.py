@@ -147,6 +147,7 @@ int4_product.leaves_out(
 def _(case: Case) -> None:
     for m, n, k, tile in ((16, 16, 32, 16), (5, 12, 42, 16), (20, 29, 34, 16)):
         x, scales = torch.randn(m, k), 0.5 + torch.rand(n)
+        scales[1] *= -1
         weights = torch.randint(0, 16, (k, n), dtype=torch.uint8)
         packed, out = weights[: k // 2] | weights[k // 2 :] << 4, torch.full((m, n), math.nan)
         down, across = -(-m // tile), -(-n // tile)  # equal: the text does not say which axis of the grid goes down

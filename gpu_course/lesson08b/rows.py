@@ -182,7 +182,7 @@ def _(case: Case) -> None:
         whole = torch.randn(tokens, heads * (2 * half + padding) + gap)
         strides = whole.shape[1], 2 * half + padding, 1  # numbers may lie unused behind a head, and behind a token
         x = whole.as_strided((tokens, heads, 2 * half), strides)
-        positions = torch.tensor([5, 6, 2, 0][:tokens])
+        positions = torch.tensor([5, 4099 if half == 1 else 6, 2, 0][:tokens])  # 4099 * 100 ** 0: exact, and no half
         angles = positions[:, None, None] * 100.0 ** (-torch.arange(half).double() / half)
         first, second = x.double().split(half, 2)
         turned = [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()]

@@ -82,12 +82,9 @@ def _(case: Case) -> None:
         refuse(case, report.fault)
         case.equal(out, x.t().contiguous(), why="the transpose; nan stood there before")
         if rows % 8 == columns % 8 == 0:  # other rows begin inside a sector
-            case.budget(
-                "32-byte sectors",
-                report.sectors,
-                2 * x.numel() // 8,
-                "neighbours of a warp read and write neighbours: through shared memory",
-            )
+            for name, verb in (("x", "read"), ("out", "write")):
+                why = f"neighbours of a warp {verb} neighbours: through shared memory"
+                case.budget(f"32-byte sectors of {name}", report.by_array[name].sectors, x.numel() // 8, why)
         conflicts = report.bank_conflicts
         case.instead(
             conflicts,

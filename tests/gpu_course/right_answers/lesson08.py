@@ -202,11 +202,26 @@ def writes_from_the_last_round():
     )
 
 
+def points_to_blocks(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.constexpr):
+    row, column = tl.program_id(0) * TILE, tl.program_id(1) * TILE
+    left = tl.make_block_ptr(a, (M, K), (a_row, a_column), (row, 0), (TILE, TILE), (1, 0))
+    right = tl.make_block_ptr(b, (K, N), (b_row, b_column), (0, column), (TILE, TILE), (1, 0))
+    total = tl.zeros((TILE, TILE), dtype=tl.float32)
+    for _ in range(0, K, TILE):
+        some = tl.load(left, boundary_check=(0, 1), padding_option="zero")
+        others = tl.load(right, boundary_check=(0, 1), padding_option="zero")
+        total = tl.dot(some, others, total, input_precision="ieee")
+        left = tl.advance(left, (0, TILE))
+        right = tl.advance(right, (TILE, 0))
+    result = tl.make_block_ptr(out, (M, N), (N, 1), (row, column), (TILE, TILE), (1, 0))
+    tl.store(result, total, boundary_check=(0, 1))
+
+
 RIGHT = {
     "scale_add": [names_every_address, moves_the_pointers],
     "bias_gelu": [adds_in_float32, takes_the_probability],
     "softmax_rows": [subtracts_the_maximum_by_name, puts_zeros_behind_the_row],
-    "matmul_tiles": [counts_tiles, adds_products],
+    "matmul_tiles": [counts_tiles, adds_products, points_to_blocks],
     "bias_gelu_backward": [names_both_parts, asks_for_the_distribution],
     "keep_rows_operator": [fills_in_a_loop, indexes_by_number],
     "block_sums": [adds_by_the_end, writes_from_the_last_round],

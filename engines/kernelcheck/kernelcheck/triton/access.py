@@ -62,7 +62,7 @@ def load(
 ) -> Block:
     if isinstance(pointer, BlockPointer) and other is not None:
         raise wrong("tl.load takes no `other` with a block pointer: write padding_option='zero'")
-    filler = "`padding_option`" if isinstance(pointer, BlockPointer) else "`other`"
+    words = ("boundary_check", "padding_option") if isinstance(pointer, BlockPointer) else ("mask", "other")
     pointer, mask, filling = _of_block("load", pointer, mask, boundary_check, padding_option)
     other = filling if mask is not None and filling is not None else other
     if mask is None and other is not None:
@@ -81,21 +81,20 @@ def load(
     elements = launch.touch("load", buffer, offsets, active)
     if active is None:
         return Block(buffer.read(offsets), buffer.dtype)
-    loaded = np.array(filled) if filled is not None else _undefined(buffer, offsets.shape, active, filler)
+    loaded = np.array(filled) if filled is not None else _undefined(buffer, offsets.shape, active, *words)
     loaded[active] = buffer.read(elements)
     return Block(loaded, buffer.dtype)
 
 
-def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray, filler: str) -> np.ndarray:
+def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray, masked: str, filler: str) -> np.ndarray:
     """Return what shows in a result, for a GPU promises nothing: NaN, and in further runs of a check other numbers."""
     launch, dtype, changed = running[-1], buffer.dtype, False
     if launch.watched and not active.all():
         line = launch.line()
         changed = launch.changed in ("", line)
         if line not in launch.undefined:
-            masked = "a mask" if filler == "`other`" else "`boundary_check`"
-            what = f"program {launch.name()} loads {buffer.name} with {masked} and without {filler}"
-            why = f"the elements that {'the mask' if filler == '`other`' else 'it'} leaves out have no value, and the result depends on them"
+            what = f"program {launch.name()} loads {buffer.name} with a {masked} and without `{filler}`"
+            why = f"the elements that the {masked} leaves out have no value, and the result depends on them"
             launch.undefined[line] = launch.fault("undefined", what, why, array=buffer.name)
     if dtype.kind == 2 and not changed:
         return np.full(shape, math.nan, dtype.numpy)
