@@ -74,12 +74,12 @@ _REPORTS = (
         [
             _row(80, 0.003, 1, 4),
             _row(12, 0.002, 4, 4_000, "model.py"),
-            _row(15, 0.008, 24, 96, "model.py"),
+            _row(15, 0.008, 24, 96, "parts/model.py"),
             _row(15, 0.004, 30, 120),
             _row(90, 0.0045, 1, 4),
         ],
-        [_row(70, 0.009, 2, 4_000), _row(15, 0.0003, 24, 96, "model.py"), _row(80, 1e-5, 1, 4)],
-        [_row(75, 0.011, 300), _row(15, 0.0002, 24, 0, "model.py")],
+        [_row(70, 0.009, 2, 4_000), _row(15, 0.0003, 24, 96, "parts/model.py"), _row(80, 1e-5, 1, 4)],
+        [_row(75, 0.011, 300), _row(15, 0.0002, 24, 0, "parts/model.py")],
     ),
     _report(0.030, [], [_row(20, 0.004, 1, 5000)], [_row(22, 0.025, 700)]),
 )
@@ -346,8 +346,8 @@ _TASKS = (
     ((_offer("just in time", 1, 2.0, 2.0, start_h=0.5), _offer("dear", 1, 9.0)), 18_000, 1.5, 9.0),
     ((_offer("just enough", 1, 2.0, 2.0, start_h=0.5), _offer("dear", 1, 9.0)), 18_000, 9.0, 3.0),
     ((), 10_000, 1.0, 9.0),
-    # a step is a whole one: 201 samples in steps of 200 are two
-    ((_offer("two steps", 2, 1.0, 1800.0, batch=100),), 201, 0.9, 9.0),
+    # 250 samples in steps of 200 take longer than one step; whether one and a quarter or two, the text leaves open
+    ((_offer("a step and a part", 2, 1.0, 1800.0, batch=100),), 250, 0.55, 9.0),
     ((_offer("fast", price=2.5, step_s=0.9), _offer("slow", price=0.5, step_s=3.6)), 10_000, 1.1, 10.0),
 )
 

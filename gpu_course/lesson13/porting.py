@@ -67,7 +67,8 @@ train_on.broken(
 train_on.leaves_out(
     TRAINING,
     "scalar empty permuted sliced huge tiny not_finite half bfloat16 double bool complex",
-    "elsewhere default_type models no_entries order second_call unchanged",
+    "elsewhere default_type evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
+    "no_entries order second_call unchanged",
 )
 
 
@@ -79,6 +80,12 @@ def _(case: Case) -> None:
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
         twin = copy.deepcopy(model)
         batches = [(torch.randn(size, 3), torch.randint(3, (size,))) for size in sizes]
+        for parameter in model.parameters() if len(sizes) == 4 else ():
+            parameter.grad = torch.ones_like(parameter)  # of an earlier training
+        moved = [tensor for parameter in model.parameters() for tensor in (parameter, parameter.grad)]
+        copies = 2 * len(sizes) + sum(tensor is not None for tensor in moved)
+        why = "this is the mean loss of the steps"
+        why += "; the parameters had gradients, which the program clears before each step" if len(sizes) == 4 else ""
         got = case.call(model, batches, case.device, modifies=True)
         counts = case.counts
         placed = {parameter.device for parameter in model.parameters()}
@@ -88,7 +95,7 @@ def _(case: Case) -> None:
             "the caller says on which device: `device`",
         )
         case.instead(not model.training, "leaves the model in evaluation mode", "with dropout, it trained otherwise")
-        case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why="this is the mean loss of the steps")
+        case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why=why)
         same_parameters(case, model, twin)
         reads = counts.host_reads + counts.copies_d2h
         case.instead(
@@ -96,7 +103,6 @@ def _(case: Case) -> None:
             f"the host reads {reads} values",
             "at each read the host waits for the GPU, then the GPU for the host: add up on the device, read once",
         )
-        copies = 2 * len(sizes) + sum(1 for _ in model.parameters())
         case.budget(
             "copies to the device",
             counts.copies_h2d,
@@ -203,7 +209,10 @@ class _SwapsOnTheGpu(_Places):
 
 class _SlightlyOffOnTheGpu(_Places):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + (0 if x.device.type == "cpu" else 0.02)
+        result = super().forward(x)
+        if x.device.type != "cpu":
+            result[-1] += 0.02
+        return result
 
 
 class _DoublesOnTheGpu(_Places):
@@ -237,7 +246,7 @@ _BROKEN = (
     (_ReturnsToTheCpu, "it returns its result on the CPU"),
     (_ForgetsOnTheGpu, "on the GPU it computes other values"),
     (_SwapsOnTheGpu, "on the GPU its values stand at other places"),
-    (_SlightlyOffOnTheGpu, "on the GPU its values are too large by 0.02"),
+    (_SlightlyOffOnTheGpu, "on the GPU the last row of its result is too large by 0.02"),
     (_DoublesOnTheGpu, "on the GPU it computes with 2 * x"),
     (_NanOnTheGpu, "on the GPU all its values are nan"),
 )
@@ -294,6 +303,10 @@ def _(case: Case) -> None:
             device not in maker.called,
             f"never calls the layer on {device}",
             "on the CPU the broken layers give the right result, too",
+        )
+        others = ", ".join({str(place) for place in maker.called if place not in (cpu, device)})
+        case.instead(
+            others, f"calls the layer on {others}, and `device` is {device}", "the caller says on which device"
         )
     for broken, fault in _BROKEN:
         error = case.error_of(_Maker(broken), x, case.device)

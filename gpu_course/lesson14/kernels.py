@@ -121,11 +121,12 @@ fold.leaves_out("the answer keeps nothing that a second call could meet", "secon
 
 
 def _layers(inputs: int, outputs: int, bias: bool = True) -> tuple[nn.Linear, nn.BatchNorm1d]:
-    """Return a layer and a norm that has seen batches: none of its numbers is 0 or 1."""
+    """Return a layer and a norm that has seen batches: none of its numbers is 0 or 1, and a weight is negative."""
     linear, norm = nn.Linear(inputs, outputs, bias=bias), nn.BatchNorm1d(outputs, eps=0.25)
     with torch.no_grad():
         for numbers in (*norm.parameters(), norm.running_mean, norm.running_var):
             numbers.uniform_(0.1, 2.5)
+        norm.weight[-1] *= -1
     return linear.eval(), norm.eval()
 
 
