@@ -131,7 +131,7 @@ class Guess:
             layout = {"width": "auto"}
             control = widgets.RadioButtons(options=list(self.choices), value=self.value, layout=layout)
         else:
-            field = {"placeholder": self._asked(), "layout": {"width": "16em"}}
+            field = {"placeholder": self._asked(), "layout": {"width": "16em", "max_width": "95%"}}
             control = widgets.Text(value=_written(self.value), **field)
         answer = widgets.HTML(html.escape(self._state()))
 

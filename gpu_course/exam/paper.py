@@ -14,6 +14,8 @@ __all__ = ["Judged", "Paper", "item_text", "judged"]
 
 _WIDTH = 100  # of questions as text, in letters
 _UNKNOWN = "I do not know"
+# Lines of code stay whole on a narrow page, where JupyterLab would break words; they do not make the page wider.
+_CODE = "white-space: pre; overflow-x: auto; width: 0; min-width: 100%"
 
 
 def item_text(number: int, item: Question) -> str:
@@ -27,7 +29,7 @@ def item_text(number: int, item: Question) -> str:
 
 def item_html(number: int, item: Question) -> str:
     """Return what an item shows and asks, for a browser; the options are left to a control."""
-    shown = f"<pre>{html.escape(item.shown)}</pre>" if item.shown else ""
+    shown = f'<pre tabindex="0" style="{_CODE}">{html.escape(item.shown)}</pre>' if item.shown else ""
     unit = f" (in {html.escape(item.unit)})" if item.unit else ""
     return f"<p><b>{number}.</b> {look.inline(item.text)}{unit}</p>{shown}"
 
@@ -241,7 +243,9 @@ class Paper:
         text = "" if given is None else given if isinstance(given, str) else f"{given:g}"
         unit = f", in {question.unit}" if question.unit else ""
         hint = f"a number{unit}, or ? for “{_UNKNOWN}”"
-        return widgets.Text(value=text, continuous_update=False, placeholder=hint, layout={"width": "24em"})
+        return widgets.Text(
+            value=text, continuous_update=False, placeholder=hint, layout={"width": "24em", "max_width": "95%"}
+        )
 
     def _observer(self, number: int, question: Question) -> Callable[[Any], None]:
         def take(change: Any) -> None:

@@ -350,6 +350,13 @@ def test_an_option_is_named_by_its_number_and_a_wrong_one_is_answered_by_what_is
     assert "   1) " in str(asked) and "<li>a</li>" in asked._repr_html_()
 
 
+def test_on_a_narrow_page_lines_of_code_stay_whole_and_fields_fit():
+    shown = paper.item_html(1, items.Question("What is it?", "x = 1\ny = 2", "MiB", ()))
+    assert "white-space: pre;" in shown and "width: 0; min-width: 100%" in shown and "x = 1\ny = 2</pre>" in shown
+    fields = [row for row in exam.before().paper.widget().children if hasattr(row, "continuous_update")]
+    assert fields and all(field.layout.max_width == "95%" for field in fields)
+
+
 def test_without_ipywidgets_the_text_remains(small, monkeypatch):
     monkeypatch.setitem(sys.modules, "ipywidgets", None)
     assert set(exam.before()._repr_mimebundle_()) == {"text/plain"}
