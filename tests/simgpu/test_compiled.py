@@ -206,17 +206,45 @@ class Disabled(nn.Module):
         return self.last(attend(self.first(x).relu())).relu()
 
 
-def test_what_runs_outside_of_the_graphs_is_named_and_not_left_out_of_the_time():
-    found = simgpu.compiled(Disabled(), torch.ones(4, 8))
+def forecast_of(make, batch, training=False):
+    """Return the forecast of a forward pass, or of a whole step with a loss, and the same compiled."""
+    ahead = simgpu.forecast(make, batch, torch.optim.SGD if training else None)
+    return ahead.on("T4"), ahead.compiled()
+
+
+def test_what_runs_outside_of_the_graphs_is_named_and_priced_where_it_runs():
+    with torch.no_grad():
+        found = simgpu.compiled(Disabled(), torch.ones(4, 8))
     assert found.outside == ("mm", "_softmax", "mm") and len(found.graphs) == 2
     line = Disabled.forward.__code__.co_firstlineno + 1
     said = f"3 operators would run uncompiled: mm, _softmax; a graph breaks at test_compiled.py:{line}"
-    assert found.error == said and said in str(found)
+    assert found.error == "" and found.remark == said and said in str(found)
+    kinds = ["graph" if isinstance(one, simgpu.GraphPass) else one.name for one in found.forward]
+    assert kinds == ["graph", "mm", "_softmax", "mm", "graph"] and found.backward == ()
 
-    ahead = simgpu.forecast(Disabled, lambda: torch.empty(4, 8))
-    compiled = ahead.compiled()
-    assert compiled.found.error == said
-    assert compiled.on("T4").total_s == ahead.on("T4").total_s
+    with torch.no_grad():
+        eager, compiled = forecast_of(Disabled, lambda: torch.empty(4, 8))
+    names = [kernel.name for kernel in found.graphs[0].kernels], [kernel.name for kernel in found.graphs[1].kernels]
+    time = compiled.on("T4")
+    assert kernels(time) == [*names[0], "mm", "_softmax", "mm", *names[1]]
+    assert compiled.found.remark == said and 0 < time.total_s < eager.total_s
+
+
+def test_the_backward_pass_of_what_runs_outside_is_priced_between_those_of_the_graphs():
+    model, x = Disabled(), torch.ones(4, 8)
+    found = simgpu.compiled(model, x)
+    kinds = ["graph" if isinstance(one, simgpu.GraphPass) else one.name for one in found.backward]
+    assert kinds[0] == kinds[-1] == "graph" and kinds.count("graph") == 2
+    assert kinds[1:-1].count("mm") == 4 and "_softmax_backward_data" in kinds
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+    eager, compiled = forecast_of(Disabled, lambda: (torch.empty(4, 8), torch.empty(4, 8)), training=True)
+    time = compiled.on("T4")
+    for name in ("mm", "_softmax", "_softmax_backward_data"):
+        uncompiled = sum(getattr(one, "name", "") == name for one in (*found.forward, *found.backward))
+        called = sum(kernel.name == name for kernel in found.kernels)
+        assert kernels(time).count(name) == uncompiled + called
+    assert time.total_s < eager.total_s
 
 
 class Recurrent(nn.Module):
@@ -228,11 +256,12 @@ class Recurrent(nn.Module):
         return self.layer(x)[0]
 
 
-def test_a_model_of_which_nothing_is_compiled_gains_nothing():
-    ahead = simgpu.forecast(Recurrent, lambda: torch.empty(5, 4, 8))
-    compiled = ahead.compiled()
-    assert not compiled.found.graphs and "would run uncompiled" in compiled.found.error
-    assert compiled.on("T4").total_s == ahead.on("T4").total_s
+@pytest.mark.parametrize("training", [False, True])
+def test_a_model_of_which_nothing_is_compiled_gains_nothing(training):
+    batch = (torch.empty(5, 4, 8), torch.empty(5, 4, 8)) if training else torch.empty(5, 4, 8)
+    eager, compiled = forecast_of(Recurrent, lambda: batch, training)
+    assert not compiled.found.graphs and "would run uncompiled" in compiled.found.remark
+    assert compiled.on("T4").total_s == eager.total_s
 
 
 def test_a_break_with_nothing_in_it_leaves_nothing_outside():
@@ -245,7 +274,7 @@ def test_a_break_with_nothing_in_it_leaves_nothing_outside():
             return self.last(hidden)
 
     found = simgpu.compiled(Printing(), torch.ones(4, 8))
-    assert found.breaks and found.outside == () and found.error == ""
+    assert found.breaks and found.outside == () and found.error == found.remark == ""
 
 
 def test_what_cannot_be_compiled_is_refused():

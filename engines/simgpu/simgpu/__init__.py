@@ -51,7 +51,7 @@ from simgpu.device.child_process import (
     sources,
     without_face,
 )
-from simgpu.device.compiled import Compiled, CompiledGraph, CompiledKernel, GraphBreak, compiled
+from simgpu.device.compiled import Compiled, CompiledGraph, CompiledKernel, GraphBreak, GraphPass, compiled
 from simgpu.device.enabling import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
 from simgpu.device.races import RaceError
 from simgpu.device.ranks import launch
@@ -74,8 +74,8 @@ from simgpu.reports.forms import Report
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Compiled", "CompiledForecast", "CompiledGraph",
-    "CompiledKernel", "Costs", "ErrorBar", "Evidence", "Face", "Forecast", "Gap", "GraphBreak", "Host", "Link",
-    "Machine", "Memory", "MemoryForecast", "RaceError", "Rates", "Record", "Report", "Settings", "Share",
+    "CompiledKernel", "Costs", "ErrorBar", "Evidence", "Face", "Forecast", "Gap", "GraphBreak", "GraphPass", "Host",
+    "Link", "Machine", "Memory", "MemoryForecast", "RaceError", "Rates", "Record", "Report", "Settings", "Share",
     "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "compiled", "composite",
     "configure", "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus",
     "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger", "load_ipython_extension",

@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from simgpu.clock.events import Event, Kernel
+from simgpu.device.graph_passes import before_backward, run_backward
+from simgpu.device.operator_log import OperatorLog
 from simgpu.device.operators import Plan
 from simgpu.ground import inductor, tables
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.ground.units import bytes_text
 from simgpu.machine.prices import Cost, price
 
-__all__ = ["Compiled", "CompiledGraph", "CompiledKernel", "GraphBreak", "compiled", "kernels_of"]
+__all__ = ["Compiled", "CompiledGraph", "CompiledKernel", "GraphBreak", "GraphPass", "compiled", "kernels_of"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,18 @@ class CompiledGraph:
 
 
 @dataclass(frozen=True)
+class GraphPass:
+    """The forward or the backward pass of a graph runs, with its part of the graph's kernels."""
+
+    graph: CompiledGraph
+    backward: bool
+
+    @property
+    def kernels(self) -> tuple[CompiledKernel, ...]:
+        return tuple(kernel for kernel in self.graph.kernels if kernel.backward is self.backward)
+
+
+@dataclass(frozen=True)
 class GraphBreak:
     """Where a graph ended before the function did: `line`, as "file:line", and PyTorch's `reason`."""
 
@@ -59,12 +74,14 @@ class GraphBreak:
 class Compiled(tables.Table):
     """What `torch.compile` makes of a function: `graphs` with their kernels, and the `breaks` between them.
 
-    `outside` are the operators that run outside of the graphs, as they would without compiling.
+    `forward` is what runs, in order: graphs, and between them operators that stay uncompiled, priced as ever.
+    `backward` is the same of the backward pass.
     """
 
     graphs: tuple[CompiledGraph, ...]
     breaks: tuple[GraphBreak, ...]
-    outside: tuple[str, ...] = ()
+    forward: tuple[GraphPass | Kernel, ...] = ()
+    backward: tuple[GraphPass | Kernel, ...] = ()
 
     head = ("kernel", "operators", "bytes", "FLOPs")
     right = (2, 3)
@@ -75,15 +92,24 @@ class Compiled(tables.Table):
         return tuple(kernel for graph in self.graphs for kernel in graph.kernels)
 
     @property
+    def outside(self) -> tuple[str, ...]:
+        """The operators that run outside of the graphs in the forward pass, as they would without compiling."""
+        return tuple(one.name for one in self.forward if isinstance(one, Kernel))
+
+    @property
     def error(self) -> str:
-        """Why it is not known how long the function would take, in a sentence, or nothing."""
-        failed = [f"the kernels of a graph are not known: {graph.error}" for graph in self.graphs if graph.error]
-        if self.outside:
-            names = list(dict.fromkeys(self.outside))
-            some = ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
-            where = "".join(f"; a graph breaks at {one.line}" for one in self.breaks[:1])
-            failed.append(f"{_some(len(self.outside), 'operator')} would run uncompiled: {some}{where}")
-        return "; ".join(failed)
+        """Why it is not known how long the function would take, or nothing."""
+        return "; ".join(f"the kernels of a graph are not known: {graph.error}" for graph in self.graphs if graph.error)
+
+    @property
+    def remark(self) -> str:
+        """What stays uncompiled, and where, or nothing."""
+        if not self.outside:
+            return ""
+        names = list(dict.fromkeys(self.outside))
+        some = ", ".join(names[:_NAMED]) + (" and others" if len(names) > _NAMED else "")
+        where = "".join(f"; a graph breaks at {one.line}" for one in self.breaks[:1])
+        return f"{_some(len(self.outside), 'operator')} would run uncompiled: {some}{where}"
 
     @property
     def nbytes(self) -> int:
@@ -108,7 +134,7 @@ class Compiled(tables.Table):
         graphs, kernels, breaks = (_some(len(self.graphs), "graph"), _some(len(self.kernels), "kernel"), self.breaks)
         told = [f"{graphs}, {kernels}, {bytes_text(self.nbytes)} read and written"]
         told += [f"graph break at {one.line}: {one.reason}" for one in breaks]
-        return "\n".join(told + ([self.error] if self.error else []))
+        return "\n".join([*told, *filter(None, (self.error, self.remark))])
 
 
 def _some(number: int, name: str) -> str:
@@ -126,60 +152,93 @@ def compiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Compile
     function that calls itself, or that was compiled before with other sizes, are told as often as they run.
 
     Kernels are those for an A100's 108 multiprocessors. Where PyTorch's compiler fails, a graph says so in `error`.
-    What it leaves to run uncompiled, such as a function under `torch.compiler.disable`, stands in `outside`.
+    What it leaves to run uncompiled, such as a function under `torch.compiler.disable`, stands in `outside`; to know
+    the same of the backward pass, that runs once too, and keeps no gradients.
     """
-    collected = _Collected()
-    _collecting.append(collected)
+    run = _Run()
+    _runs.append(run)
     try:
-        with _Outside(collected):
-            torch.compile(function, backend=_collect)(*args, **kwargs)
+        with run.outside:
+            result = torch.compile(function, backend=_collect)(*args, **kwargs)
+            forward = run.take()
+            if any(isinstance(one, Kernel) for one in forward):
+                run_backward(result, (args, kwargs))
     finally:
-        _collecting.pop()
-    return Compiled(tuple(collected.graphs), tuple(collected.breaks), tuple(collected.outside))
+        _runs.pop()
+    return Compiled(tuple(run.graphs), tuple(run.breaks), forward, run.take() or _backward(forward))
 
 
-class _Collected:
+def _backward(forward: Sequence[GraphPass | Kernel]) -> tuple[GraphPass, ...]:
+    """Return the backward passes of graphs between which nothing runs."""
+    passes = [GraphPass(one.graph, True) for one in reversed(forward) if isinstance(one, GraphPass)]
+    return tuple(one for one in passes if one.kernels)
+
+
+class _Run:
+    """What a function does that runs compiled: its graphs, and the operators `outside` of them."""
+
     def __init__(self) -> None:
         self.graphs: list[CompiledGraph] = []
         self.breaks: list[GraphBreak] = []
-        self.outside: list[str] = []
+        self.outside = _Outside()
+        self._passes: list[tuple[int, GraphPass]] = []  # with the number of events that were logged before
 
-    def add(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> None:
+    def graph(self, graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        """Run a graph, uncompiled."""
         self.graphs.append(kernels_of(graph, inputs))
         self.breaks.extend(break_of(graph))
+        forward, backward = (GraphPass(self.graphs[-1], part) for part in (False, True))
+        self._begins(forward)
+        result = graph.forward(*inputs)
+        if backward.kernels:
+            before_backward(result, inputs, lambda: self._begins(backward), self.outside)
+        return result
+
+    def _begins(self, one: GraphPass) -> None:
+        self._passes.append((len(self.outside.log), one))
+
+    def take(self) -> tuple[GraphPass | Kernel, ...]:
+        """Return what has run since the last call, in order."""
+        events: list[Event] = list(self.outside.log.events)
+        order: list[GraphPass | Event] = []
+        done = 0
+        for number, one in self._passes:
+            order += [*events[done:number], one]
+            done = number
+        order += events[done:]
+        self.outside.log.clear()
+        self._passes.clear()
+        return tuple(one for one in order if isinstance(one, GraphPass | Kernel))
 
 
-_collecting: list[_Collected] = []
+_runs: list[_Run] = []
 _NAMED = 3  # operators that a sentence names
 
 
-class _Outside(TorchDispatchMode):
-    """Notes the operators that start kernels; inside of a graph it is off."""
+class _Outside(OperatorLog):
+    """Logs the operators outside of graphs; inside of one it is off."""
 
-    def __init__(self, collected: _Collected) -> None:
-        super().__init__()
-        self._collected = collected
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Say that what PyTorch's compiler does is none of its business."""
         return True
 
-    def __torch_dispatch__(self, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        plan = Plan.of(func)
-        if func.namespace != "prim" and not (func.is_view or plan.row.memory_only or plan.waits):
-            self._collected.outside.append(plan.name)
-        return func(*args, **(kwargs or {}))
+    def __torch_dispatch__(
+        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
+    ) -> Any:
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def _collect(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
-    """A backend that tells the kernels of a graph whenever it runs."""
+    """A backend that tells of the kernels of a graph whenever it runs."""
 
     def run(*values: Any) -> Any:
         with _disable_current_modes():
-            if _collecting:
-                _collecting[-1].add(graph, values)
-            return graph.forward(*values)
+            return _runs[-1].graph(graph, values) if _runs else graph.forward(*values)
 
     return run
 

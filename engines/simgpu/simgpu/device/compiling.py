@@ -15,14 +15,12 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from simgpu.clock.clock import Captured
 from simgpu.device import compiled, state
+from simgpu.device.graph_passes import before_backward
 from simgpu.device.tensor import SimTensor
 from simgpu.ground import device_kind, fakes, imports
-from simgpu.ground.nodes import NO_PASS, current_pass
-from simgpu.ground.quiet import Meter
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 from simgpu.machine.prices import Cost
@@ -119,40 +117,6 @@ def _like(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.stride(), value.dtype, value.requires_grad
     return value if isinstance(value, int | float | bool | str) else repr(value)
-
-
-def before_backward(result: Any, inputs: Any, charge: Callable[[], None], meter: Meter) -> None:
-    """Let a backward pass through a graph `charge` its kernels when it begins, and its operators nothing.
-
-    `meter` is what else would count them, unless its `quiet` is above 0: the clock, or a forecast's recorder.
-    """
-    edges = [torch.autograd.graph.get_gradient_edge(one).node for one in tree_leaves(inputs) if _needs(one)]
-    left = [one.grad_fn for one in tree_leaves(result) if _needs(one) and one.grad_fn is not None]
-    seen: set[Any] = set(edges)
-    passes = [NO_PASS]
-
-    def before(gradients: Any) -> None:
-        number = current_pass()
-        if number != passes[0]:
-            passes[0] = number
-            charge()
-        meter.quiet += 1
-
-    def after(ours: Any, others: Any) -> None:
-        meter.quiet -= 1
-
-    while left:
-        node = left.pop()
-        if node in seen or node.name().endswith("AccumulateGrad"):
-            continue  # which adds to a gradient outside of the graph
-        seen.add(node)
-        node.register_prehook(before)
-        node.register_hook(after)
-        left.extend(following for following, _ in node.next_functions if following is not None)
-
-
-def _needs(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.requires_grad
 
 
 # ---- operators whose arguments are graphs -------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from simgpu.clock.clock import Captured
-from simgpu.device.compiled import Compiled, CompiledKernel, compiled
-from simgpu.device.compiling import before_backward
+from simgpu.clock.events import Kernel
+from simgpu.device.compiled import Compiled, GraphPass, compiled
+from simgpu.device.graph_passes import before_backward
 from simgpu.forecasts.recorder import Recorder
 from simgpu.ground import inductor
 from simgpu.ground.torch_internals import TORCH
@@ -22,7 +23,8 @@ MODES = (None, "default", "reduce-overhead")
 
 
 class Compiler:
-    """Lets calls of a model note the kernels of its compiled graphs in a log, and its operators nothing.
+    """Lets calls of a model note in a log the kernels of its compiled graphs, and of its operators only those that stay
+    uncompiled.
 
     `found` is what PyTorch's compiler made of the calls, one after the other.
     """
@@ -37,22 +39,19 @@ class Compiler:
         run = model.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:
-            kernels = self._kernels(run, args, kwargs)
-            if not kernels:
+            found = self._find(run, args, kwargs)
+            if found.error or not found.graphs:
                 return run(*args, **kwargs)
-            self._note([one for one in kernels if not one.backward])
+            self._note(found.forward)
             with self._recorder.charged():
                 result = run(*args, **kwargs)
-            backward = [one for one in kernels if one.backward]
-            if backward:
-                before_backward(result, (args, kwargs), lambda: self._note(backward), self._recorder)
+            if found.backward:
+                before_backward(result, (args, kwargs), lambda: self._note(found.backward), self._recorder)
             return result
 
         model.forward = forward
 
-    def _kernels(
-        self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[CompiledKernel, ...]:
+    def _find(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Compiled:
         leaves = tree_leaves((args, kwargs))
         likes = [(tuple(one.shape), one.dtype, one.requires_grad) for one in leaves if isinstance(one, torch.Tensor)]
         key = torch.is_grad_enabled(), str(likes)
@@ -60,16 +59,20 @@ class Compiler:
             with _without_modes(), inductor.afresh():
                 self._known[key] = compiled(run, *args, **kwargs)
         self.found.append(self._known[key])
-        known = self._known[key]
-        return () if known.error else known.kernels
+        return self._known[key]
 
-    def _note(self, kernels: Sequence[CompiledKernel]) -> None:
+    def _note(self, order: Sequence[GraphPass | Kernel]) -> None:
         log, stream = self._recorder.log, self._recorder.stream
-        if self._captured:
-            log.graph(stream, [Captured(0, one.name, "compute", 0, one.cost, "") for one in kernels])
-            return
-        for kernel in kernels:
-            log.kernel(stream, kernel.name, kernel.cost)
+        for one in order:
+            if isinstance(one, Kernel):
+                for kind, times in one.calls:
+                    log.called(kind, times)
+                log.kernel(stream, one.name, one.cost)
+            elif self._captured:
+                log.graph(stream, [Captured(0, kernel.name, "compute", 0, kernel.cost, "") for kernel in one.kernels])
+            else:
+                for kernel in one.kernels:
+                    log.kernel(stream, kernel.name, kernel.cost)
 
 
 @contextmanager

@@ -149,9 +149,9 @@ class Forecast:
 
         PyTorch's compiler finds the graphs and says which kernels it would write, forward and backward
         (`simgpu.compiled`); the loss and the optimizer stay uncompiled. With `mode="reduce-overhead"` the kernels of
-        each pass are one launch. Where the kernels of a graph are not known, or operators run outside of the graphs,
-        the call is timed as it is without compiling, and `found.error` says why. Memory is that of the uncompiled
-        program. Raises ValueError for another mode, and for several ranks.
+        each pass of a graph are one launch. What stays uncompiled is priced as ever, and `found.remark` names it. Where
+        the kernels of a graph are not known the call is timed as it is without compiling, and `found.error` says why.
+        Memory is that of the uncompiled program. Raises ValueError for another mode, and for several ranks.
         """
         if mode not in MODES:
             raise ValueError(f"mode must be one of {MODES}, not {mode!r}")
@@ -174,7 +174,7 @@ class CompiledForecast(Forecast):
     def found(self) -> Compiled:
         """The kernels of the step's graphs, and the graph breaks."""
         calls = self._run.compiled
-        names = "graphs", "breaks", "outside"
+        names = "graphs", "breaks", "forward", "backward"
         return Compiled(*(tuple(one for call in calls for one in getattr(call, name)) for name in names))
 
     def compiled(self, mode: str | None = None) -> "CompiledForecast":

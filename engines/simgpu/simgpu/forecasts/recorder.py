@@ -1,32 +1,23 @@
 """What does a program on fake tensors ask of a GPU? It goes into a log, from which any GPU can play it."""
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._pytree import tree_leaves
 
-from simgpu.clock.events import Log
-from simgpu.device import collectives
-from simgpu.device.operators import Plan
+from simgpu.device.operator_log import OperatorLog
 from simgpu.forecasts.whatif import Optimizer
-from simgpu.ground import composite, places
-from simgpu.ground.nodes import new_node
-from simgpu.ground.quiet import Meter
-from simgpu.ground.torch_internals import Args, Kwargs, Operator
-from simgpu.machine.prices import price, price_of_copy
+from simgpu.ground import places
 
 
-class Recorder(Meter, composite.Mode):
-    """While it is entered, `log` grows by the kernels of the operators; streams and messages add theirs."""
+class Recorder(OperatorLog):
+    """Logs the operators of a program while it is entered, and whose step they are; streams and messages add theirs."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.log = Log()
-        self.stream = 0, 0  # the current one: GPU, number
         self.optimizer = Optimizer()  # the one that this thread stepped last
 
     @contextmanager
@@ -49,48 +40,3 @@ class Recorder(Meter, composite.Mode):
             self.log.stepping = False
             for handle in handles:
                 handle.remove()
-
-    def __torch_dispatch__(
-        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
-            return NotImplemented  # PyTorch asks again for the tensors inside
-        if collectives.is_one(func):
-            return func(*args, **kwargs)  # which is noted
-        if func.namespace == "prim":  # a question, such as the device of a tensor
-            return func(*args, **kwargs)
-        if self.quiet:
-            return func(*args, **kwargs)
-        plan = Plan.of(func)
-        if kind := new_node():
-            self.log.called(kind)
-        if plan.composite:
-            with self:
-                return composite.take_apart(func, args, kwargs)
-        result = func(*args, **kwargs)
-        if plan.row.memory_only or plan.name == "lift_fresh":
-            return result
-        if func.is_view:
-            self.log.called("view")
-        else:
-            self._add(plan, args, kwargs, result)
-        return result
-
-    def _add(self, plan: Plan, args: Args, kwargs: Kwargs, result: Any) -> None:
-        inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
-        outputs = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
-        adds = plan.name == "add_" and type(args[1]) is int and inputs[0].is_floating_point()
-        if (adds or plan.name.startswith("_foreach")) and not any(tensor.dim() for tensor in inputs):
-            return  # an optimizer counts its steps on the host
-        if any(tensor.layout is not torch.strided for tensor in (*inputs, *outputs)):
-            return  # the account of memory refuses it, in its own words
-        before = {tensor.untyped_storage()._cdata for tensor in inputs}
-        if not plan.mutates and all(tensor.untyped_storage()._cdata in before for tensor in outputs):
-            if outputs:
-                self.log.called("view")
-            return  # nothing new was written
-        if plan.name in ("copy_", "_to_copy"):
-            self.log.kernel(self.stream, "copy_", price_of_copy(inputs[-1], outputs[0]))
-            return
-        self.log.kernel(self.stream, plan.name, price(plan, inputs, outputs, args, kwargs, result))

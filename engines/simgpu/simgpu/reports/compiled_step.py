@@ -24,7 +24,7 @@ from simgpu.clock.events import Event, Kernel, Log, Step, Wait
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.player import play
 from simgpu.device import state
-from simgpu.device.compiled import Compiled, CompiledKernel, GraphBreak, compiled
+from simgpu.device.compiled import Compiled, CompiledKernel, GraphBreak, GraphPass, compiled
 from simgpu.device.state import World
 from simgpu.device.timelines import Timeline
 from simgpu.forecasts.whatif import Basis
@@ -46,7 +46,8 @@ class CompiledStep:
     """What a step would take with its models compiled by `torch.compile`, or in `error` why that is not known.
 
     `eager_time` is the time of the step as it is; times are in seconds. `kernels` and `graphs` are those of a step's
-    calls, in the mean; `breaks` are the graph breaks with their lines, each once.
+    calls, in the mean; `breaks` are the graph breaks with their lines, each once. `remarks` say what stays uncompiled,
+    and is priced as ever.
     """
 
     step_time: float | None
@@ -56,6 +57,7 @@ class CompiledStep:
     breaks: tuple[GraphBreak, ...] = ()
     evidence: Evidence | None = None
     error: str = ""
+    remarks: tuple[str, ...] = ()
 
     @property
     def gain(self) -> float | None:
@@ -167,7 +169,8 @@ class ModelCalls:
             sum(len(getattr(one, name)) for one in compiled_calls) / basis.last for name in ("graphs", "kernels")
         )
         step_s = timeline.total_ns / (basis.last - basis.first) / 1e9
-        return CompiledStep(step_s, eager_s, graphs, kernels, breaks, timeline.evidence)
+        remarks = tuple(dict.fromkeys(one.remark for one in compiled_calls if one.remark))
+        return CompiledStep(step_s, eager_s, graphs, kernels, breaks, timeline.evidence, remarks=remarks)
 
 
 def _first_line(error: Exception) -> str:
@@ -253,7 +256,7 @@ def _elsewhere() -> Generator[None]:
 
 
 # ---- events -------------------------------------------------------------------------------------------------------
-_Graphs = Sequence[Sequence[CompiledKernel]]
+_Launched = CompiledKernel | Kernel  # by a graph, or by an operator that stays uncompiled
 
 
 def _with_kernels(events: Sequence[Event], calls: Sequence[_Call], compiled: dict[str, Compiled]) -> list[Event]:
@@ -261,17 +264,26 @@ def _with_kernels(events: Sequence[Event], calls: Sequence[_Call], compiled: dic
     news: dict[float, list[Kernel]] = {}  # by the number of a kernel of the program: what stands for it
     begins = sorted(call.backward for call in calls)
     for call in calls:
-        graphs = compiled[call.key].graphs
-        forward = [[one for one in graph.kernels if not one.backward] for graph in graphs]
-        news |= _instead(_of_forward(events, call), forward)
+        found = compiled[call.key]
+        news |= _instead(_of_forward(events, call), _by_graph(found.forward))
         if call.backward >= 0:
-            backward = [[one for one in graph.kernels if one.backward] for graph in reversed(graphs)]
             end = next((number for number in begins if number > call.backward), math.inf)
-            news |= _instead(_of_backward(events, call.backward, end), backward)
+            news |= _instead(_of_backward(events, call.backward, end), _by_graph(found.backward))
     changed: list[Event] = []
     for event in events:
         changed += news.get(event.number, [event]) if isinstance(event, Kernel) else [event]
     return changed
+
+
+def _by_graph(order: Sequence[GraphPass | Kernel]) -> list[list[_Launched]]:
+    """Return what is launched for each graph of a call, and for what runs uncompiled before the next one."""
+    parts: list[list[_Launched]] = [[]]
+    for one in order:
+        if isinstance(one, GraphPass):
+            parts.append(list(one.kernels))
+        else:
+            parts[-1].append(one)
+    return parts if parts[0] else parts[1:]
 
 
 def _of_forward(events: Sequence[Event], call: _Call) -> list[Event]:
@@ -306,7 +318,7 @@ def _with_waits(events: Sequence[Event], kernels: list[Kernel]) -> list[Event]:
     ]
 
 
-def _instead(old: Sequence[Event], graphs: _Graphs) -> dict[float, list[Kernel]]:
+def _instead(old: Sequence[Event], graphs: Sequence[Sequence[_Launched]]) -> dict[float, list[Kernel]]:
     """Return what stands for each of the `old` kernels, by its number: the kernels of graphs, or nothing.
 
     One graph after the other stands for the kernels between two waits of the host, those that are left for the last.
@@ -325,10 +337,10 @@ def _instead(old: Sequence[Event], graphs: _Graphs) -> dict[float, list[Kernel]]
     return news
 
 
-def _as_events(kernels: Sequence[CompiledKernel], last: Kernel) -> list[Kernel]:
+def _as_events(kernels: Sequence[_Launched], last: Kernel) -> list[Kernel]:
     """Return the events of compiled kernels; the last of them has the number of the last that they stand for."""
     numbers = [last.number - 1 + (index + 1) / len(kernels) for index in range(len(kernels))]
     return [
-        replace(last, number=number, name=one.name, cost=one.cost, calls=())
+        replace(last, number=number, name=one.name, cost=one.cost, calls=getattr(one, "calls", ()))
         for number, one in zip(numbers, kernels, strict=True)
     ]

@@ -145,11 +145,12 @@ def compiled_sentences(report: Values) -> list[str]:
     if compiled.step_time is None:
         return [f"What `torch.compile` would bring is not known: {compiled.error}. As it is, a step takes {eager}."]
     said = f"Compiled, a step would take {seconds_text(compiled.step_time)} instead of {eager}; {compiled.evidence}."
+    uncompiled = [f"{remark}." for remark in compiled.remarks]
     if not compiled.breaks:
-        return [said, "No graph breaks."]
+        return [said, *uncompiled, "No graph breaks."]
     number = "One graph break" if len(compiled.breaks) == 1 else f"{len(compiled.breaks)} graph breaks"
     lines = ", ".join(dict.fromkeys(one.line or "outside of the program" for one in compiled.breaks))
-    return [said, f"{number}: {lines}.", *(f"{one.line}: {one.reason}" for one in compiled.breaks)]
+    return [said, *uncompiled, f"{number}: {lines}.", *(f"{one.line}: {one.reason}" for one in compiled.breaks)]
 
 
 def clock_sentence(report: Values) -> str:
