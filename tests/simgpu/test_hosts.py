@@ -159,6 +159,10 @@ def test_one_measured_step_tells_the_host(us):
 def test_a_step_that_waits_for_its_gpu_tells_no_host():
     with pytest.raises(ValueError, match="measure a smaller batch"):
         simgpu.Host.from_step(1e-5, small_step())
+    with pytest.raises(
+        ValueError, match=r"seconds is 31, and on the slowest host the step takes .*: it must be seconds"
+    ):
+        simgpu.Host.from_step(31, small_step())  # milliseconds
     with pytest.raises(TypeError, match=r"program must be a simgpu\.forecast"):
         simgpu.Host.from_step(1, "train.py")
 
@@ -207,14 +211,50 @@ def test_a_traces_host_is_scaled_to_a_step_without_the_profiler_and_an_odd_build
         assert "odd build" in simgpu.Host.from_trace(packed).source
 
 
-@pytest.mark.parametrize(("text", "phrase"), [
-    ("no JSON", "bad.json is no trace: it must be JSON"), ("{}", "it has no list traceEvents"),
-    ('{"traceEvents": []}', "has no operators of the host"),
+SOUND = json.dumps({"traceEvents": operator("aten::mm", 0, 60, 1)}).encode()
+SIMULATED = {"ph": "M", "name": "process_name", "pid": 1000, "tid": 0, "args": {"name": "host (simulated)"}}
+
+
+@pytest.mark.parametrize(("content", "phrase"), [
+    (b"no JSON", "bad.json is no trace, or a part of one: it must be the whole JSON"),
+    (b"", "a part of one"), (SOUND[:200], "a part of one"), (b"\xff\xfe\x00", "a part of one"),
+    (gzip.compress(SOUND)[:40], "a part of one"), (gzip.compress(SOUND)[:-8] + bytes(8), "a part of one"),
+    (gzip.compress(SOUND)[:20] + bytes(40), "a part of one"),
+    (b"{}", "it has no list traceEvents"), (b"3", "it has no list traceEvents"),
+    (b'{"traceEvents": []}', "has no operators of the host"),
+    (b'{"traceEvents": [1, null, {"ph": "X"}, {"ph": "X", "name": "a", "ts": "now", "dur": 1, "tid": 1}]}',
+     "has no operators of the host"),
+    (json.dumps([event("aten::mm", 0, 60), event("aten::view", 70, 2)]).encode(),
+     "has no operator that started anything on a GPU: record with ProfilerActivity.CPU and CUDA"),
+    (json.dumps([SIMULATED, *operator("aten::mm", 0, 60, 1)]).encode(), "is of a simulated GPU"),
 ])  # fmt: skip
-def test_a_file_that_is_no_trace_is_refused(tmp_path, text, phrase):
-    (tmp_path / "bad.json").write_text(text, encoding="utf-8")
+def test_a_file_that_is_no_trace_is_refused(tmp_path, content, phrase):
+    (tmp_path / "bad.json").write_bytes(content)
     with pytest.raises(ValueError, match=phrase):
-        profiles.Profile(tmp_path / "bad.json")
+        simgpu.Host.from_trace(tmp_path / "bad.json")
+
+
+def test_a_trace_is_read_whatever_it_is_called_and_whatever_else_is_in_it(tmp_path):
+    strange = [
+        {"ph": "X", "name": "odd"},
+        "text",
+        {"ph": "X", "name": "a", "ts": 1, "dur": -5, "tid": 1, "cat": "cpu_op"},
+    ]
+    events = {"traceEvents": [*operator("aten::mm", 0, 60, 1), *strange], "deviceProperties": {}}
+    (tmp_path / "packed.json").write_bytes(gzip.compress(json.dumps(events).encode()))
+    (tmp_path / "plain.gz").write_text(json.dumps(events), encoding="utf-8")
+    assert all(simgpu.Host.from_trace(path).operator_us == 60 for path in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("marked", "step_s", "phrase"), [
+    (True, 0.8, "step_s is 0.8, and under the profiler a step took 0.001 s: it must be the seconds of the same step"),
+    (True, 8e-6, "must be the seconds of the same step"), (True, -1, "step_s must be"),
+    (False, 8e-4, "the trace marks no steps"),
+])  # fmt: skip
+def test_a_step_that_is_not_the_traces_is_refused(tmp_path, marked, step_s, phrase):
+    step = [event("ProfilerStep#1", 0, 1000, "user_annotation")] if marked else []
+    with pytest.raises(ValueError, match=phrase):
+        simgpu.Host.from_trace(trace(tmp_path / "t.json", step, operator("aten::mm", 0, 60, 1)), step_s=step_s)
 
 
 def test_the_clock_counts_views_and_nodes_only_where_they_matter():
@@ -285,6 +325,11 @@ def test_a_report_stands_beside_a_trace_of_the_same_program_what_differs_most_fi
     assert rows["step"] == ["200", "µs", seconds_text(report.step_time).split()[0], "µs"]
     assert rows["mm"][:6] == ["1", "1", "60.0", "µs", "60.0", "µs"] and rows["add"][:5] == ["1", "0", "90.0", "µs", "0"]
     assert said.index("\nadd") < said.index("\nmm") and "host given" in said and "1.15 to 1.5 times" in said
+    assert "another program" not in said and "marks no steps" not in said
+    other = trace(tmp_path / "other.json", *(operator("aten::bmm", 70 * k, 60, k) for k in range(3)))
+    said = against.text(report, other)
+    assert "Of the trace's 3 operators a step, 0 are among the simulated ones: it may be of another program" in said
+    assert "The trace marks no steps" in said
     with pytest.raises(ValueError, match=r"none.json is no trace"):
         (tmp_path / "none.json").write_text("{}", encoding="utf-8")
         against.text(report, tmp_path / "none.json")

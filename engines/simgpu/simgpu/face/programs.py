@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         how = {"memory": given.memory, "allocator": given.allocator, "errors": given.errors, "host": given.host}
         how["races"] = given.races
         cuda(given.gpu, gpus=given.gpus, **how)
-    except (RuntimeError, TypeError, ValueError) as error:
+    except (OSError, RuntimeError, TypeError, ValueError) as error:
         sys.exit(f"python -m simgpu: {error}")
     if given.package:
         _run(lambda session: _run_package(command), wished)

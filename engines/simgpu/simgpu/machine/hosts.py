@@ -41,7 +41,8 @@ PARTS = {  # in which report and table tell of them
     "autograd": ("node", "accumulate"),
     "views": ("view",),
 }
-_SLOWEST_US = 1e6  # beyond which no host is looked for
+_SLOWEST_US = 5_000  # no host is as slow: those of traces take 35 to 230
+_LEAST_SHARE, _MOST_SHARE = 0.1, 1.5  # of a step under the profiler: what it may take without; 0.65 to 0.9 are usual
 Steps: TypeAlias = "Any | Callable[[Host], float]"
 KINDS = ("library", "light", "cast", "launch")  # of operators, whose class is another in another phase
 _BACKWARD = {"library": "library backward", "light": "light backward", "cast": "light backward"}
@@ -107,7 +108,7 @@ class Host:
 
         `program` is a `simgpu.forecast` of the step, which ran on a `gpu`; or a function of a host that returns the
         seconds of its simulated step. Measure a small batch: the time of a step that waits for its GPU says nothing of
-        the host. Raises ValueError where the GPU alone takes as long.
+        the host. Raises ValueError where the GPU alone takes as long, and where no host would.
         """
         wanted = arguments.positive("seconds", seconds)
         on = getattr(program, "on", None)
@@ -120,10 +121,14 @@ class Host:
             raise ValueError(
                 f"seconds is {seconds!r}, and on any host the GPU takes {least:.3g} s of it: measure a smaller batch"
             )
-        low, high = 0.0, 1.0
-        while takes(cls(high)) < wanted and high < _SLOWEST_US:
-            low, high = high, 2 * high
-        for _ in range(30):
+        slowest = takes(cls(_SLOWEST_US))
+        if wanted > slowest:
+            raise ValueError(
+                f"seconds is {seconds!r}, and on the slowest host the step takes {slowest:.3g} s: it must be seconds, "
+                "of one step of this program"
+            )
+        low, high = 0.0, float(_SLOWEST_US)
+        for _ in range(40):
             middle = (low + high) / 2
             low, high = (middle, high) if takes(cls(middle)) < wanted else (low, middle)
         return cls(float(f"{high:.4g}"), "calibrated", f"by a step that took {seconds:g} s")
@@ -134,12 +139,12 @@ class Host:
 
         The profiler makes steps 1.15 to 1.5 times longer. Where `step_s` is given, the seconds of such a step without
         it, the host is as much faster. Warns where the file is of an odd build. Raises ValueError for a file that is no
-        trace or has no operators of the host.
+        trace of operators on a GPU, and for `step_s` where it marks no steps, or such that take another time.
         """
         profile = Profile(path)
         us, said = profile.speed_us(_ratios("measured")), "under the profiler"
         if step_s is not None:
-            us, said = us * arguments.positive("step_s", step_s) * 1e6 / profile.step_us, "scaled to a step without it"
+            us, said = us * _without_profiler(profile, step_s), "scaled to a step without it"
         if profile.odd:
             warnings.warn(f"{Path(path).name} is of {profile.odd}; expect no other host to be so slow", stacklevel=2)
             said = f"{said}; {profile.odd}"
@@ -162,6 +167,17 @@ class Host:
     def __str__(self) -> str:
         per = "a launch" if self.only_launches else "an operator of a library"
         return f"{self.name}: {self.operator_us:g} µs for {per} ({self.source})"
+
+
+def _without_profiler(profile: Profile, step_s: float) -> float:
+    """Return which share of a traced step it takes without the profiler."""
+    share = arguments.positive("step_s", step_s) * 1e6 / profile.step_us
+    if not profile.steps:
+        raise ValueError("step_s cannot be used, the trace marks no steps: call profiler.step() after each, or omit it")
+    if not _LEAST_SHARE <= share <= _MOST_SHARE:
+        took = f"under the profiler a step took {profile.step_us / 1e6:.3g} s"
+        raise ValueError(f"step_s is {step_s!r}, and {took}: it must be the seconds of the same step without it")
+    return share
 
 
 def get(given: "str | Host | Mapping[str, Any]", argument: str = "host") -> Host:

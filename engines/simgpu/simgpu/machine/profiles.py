@@ -11,6 +11,7 @@ import gzip
 import json
 import math
 import statistics
+import zlib
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -36,6 +37,7 @@ _VIEWS = {
     "detach", "squeeze", "unsqueeze", "permute", "unbind", "split", "chunk", "flatten", "expand_as", "alias",
     "_unsafe_view", "diagonal", "unfold", "split_with_sizes", "lift_fresh", "resolve_conj", "resolve_neg",
 }  # fmt: skip
+_PACKED = b"\x1f\x8b"  # with which a file of gzip begins, whatever it is called
 _ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 _LEAVES = 0.01  # of the longest times, which are left out of a mean
 
@@ -111,14 +113,16 @@ class Profile:
     """What the host did, by a file of `torch.profiler` or Kineto, `.json` or `.json.gz`.
 
     `gpu` is the GPU's name, "" where the file does not tell; `units` what the host did, in order; `steps` spans of
-    the profiler's steps, in µs. Raises ValueError for a file that is no trace, or has no operators of the host.
+    the profiler's steps, in µs. Raises ValueError for a file that is no trace, has no operators of the host, or none
+    that started anything on a GPU, and for one of a simulated GPU.
     """
 
     def __init__(self, path: str | Path) -> None:
         file = read(path)
-        events = [event for event in file["traceEvents"] if event.get("ph") == "X" and "dur" in event]
-        properties = file.get("deviceProperties") or [{}]
-        self.name, self.gpu = Path(path).name.split(".")[0], str(properties[0].get("name", ""))
+        if _is_simulated(file["traceEvents"]):
+            raise ValueError(f"{Path(path).name} is of a simulated GPU, whose host was given: record it on a real one")
+        events = [event for event in file["traceEvents"] if _is_span(event)]
+        self.name, self.gpu = Path(path).name.split(".")[0], _gpu(file)
         self._kernels = _kernels(events)
         host = [event for event in events if event.get("cat") in _OPERATORS + _CALLS]
         threads = Counter(event["tid"] for event in host if event["cat"] in _OPERATORS)
@@ -131,7 +135,11 @@ class Profile:
         named = _named_spans(events)
         self.steps = [span for name, span in named if name.startswith("ProfilerStep")]
         self._optimizer = [span for name, span in named if name.startswith("Optimizer.step")]
-        launches = [call.length for top in self._calls for call in top.walk() if call.starts]
+        inside = [call for top in self._calls for call in top.walk()]
+        if not any(call.starts or call.copies for call in inside):
+            words = "has no operator that started anything on a GPU: record with ProfilerActivity.CPU and CUDA, on CUDA"
+            raise ValueError(f"{Path(path).name} {words}")
+        launches = [call.length for call in inside if call.starts]
         self.launch_us = statistics.median(launches or [5.0])
         self.units = list(self._units())
 
@@ -282,14 +290,40 @@ def read(path: str | Path) -> Event:
     """Return what a file of a trace holds. Raises ValueError for one that is none."""
     path = Path(path)
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            content = json.load(file)
-    except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile):
-        raise ValueError(f"{path.name} is no trace: it must be JSON, as torch.profiler writes it") from None
+        text = path.read_bytes()
+        content = json.loads(gzip.decompress(text) if text.startswith(_PACKED) else text)
+    except (json.JSONDecodeError, UnicodeDecodeError, gzip.BadGzipFile, EOFError, zlib.error):
+        words = "it must be the whole JSON that torch.profiler writes"
+        raise ValueError(f"{path.name} is no trace, or a part of one: {words}") from None
     content = {"traceEvents": content} if isinstance(content, list) else content
     if not isinstance(content, dict) or not isinstance(content.get("traceEvents"), list):
         raise ValueError(f"{path.name} is no trace: it has no list traceEvents")
     return content
+
+
+def _is_span(event: Any) -> bool:
+    """Return whether what a file lists is an event with begin and length, as all are that are read here."""
+    if not isinstance(event, dict) or event.get("ph") != "X" or "tid" not in event:
+        return False
+    numbers = isinstance(event.get("ts"), int | float) and isinstance(event.get("dur"), int | float)
+    return numbers and event["dur"] >= 0 and isinstance(event.get("name"), str)
+
+
+def _is_simulated(events: list[Any]) -> bool:
+    """Return whether `chrome_trace` wrote events: it names their processes so."""
+    heads = [one for one in events if isinstance(one, dict) and one.get("name") == "process_name"]
+    return any("(simulated" in str(_arguments(head).get("name")) for head in heads)
+
+
+def _gpu(file: Event) -> str:
+    properties = file.get("deviceProperties")
+    first = properties[0] if isinstance(properties, list) and properties else None
+    return str(first.get("name", "")) if isinstance(first, dict) else ""
+
+
+def _arguments(event: Event) -> dict[str, Any]:
+    given = event.get("args")
+    return given if isinstance(given, dict) else {}
 
 
 def _class(library: bool, phase: str) -> str:
@@ -311,7 +345,7 @@ def _kernels(events: list[Event]) -> dict[Any, list[tuple[str, float, float]]]:
         if event.get("cat") in _ON_GPU:
             start = float(event["ts"])
             ran = event["name"], start, start + float(event["dur"])
-            kernels[event.get("args", {}).get("correlation")].append(ran)
+            kernels[_arguments(event).get("correlation")].append(ran)
     return dict(kernels)
 
 
@@ -330,7 +364,7 @@ def _nested(host: list[Event], thread: Any) -> list[Call]:
         start = float(event["ts"])
         while stack and stack[-1].end <= start + 1e-9:
             stack.pop()
-        number, of_cuda = event.get("args", {}).get("correlation"), event["cat"] in _CALLS
+        number, of_cuda = _arguments(event).get("correlation"), event["cat"] in _CALLS
         outer = stack[-1] if stack else None
         call = Call(event["name"], start, start + float(event["dur"]), thread, of_cuda, number, outer)
         (tops if outer is None else outer.inner).append(call)

@@ -12,6 +12,7 @@ from simgpu.machine.profiles import OTHER, Profile
 from simgpu.reports.report import Values
 
 _MOST = 12  # operators that differ most
+_ALIKE = 0.5  # of a trace's operators: so many at least has the same program, on any version of PyTorch
 _GAP_US = 5.0  # shorter ones lie between any two kernels
 
 
@@ -43,12 +44,29 @@ def text(report: Values, path: str | Path) -> str:
             right=range(1, 7),
         ),
     ]
-    if profile.odd:
-        lines.append(f"The trace is of {profile.odd}.")
+    lines += _doubts(profile, step)
     lines.append(
         "The profiler makes the host slower, 1.15 to 1.5 times. `simgpu.Host.from_trace` gives the host of this trace."
     )
     return "\n".join(lines)
+
+
+def _doubts(profile: Profile, step: TimeForecast) -> list[str]:
+    """Say why the trace and the simulated step may not be comparable."""
+    doubts = [f"The trace is of {profile.odd}."] if profile.odd else []
+    if not profile.steps:
+        doubts.append(
+            "The trace marks no steps, so that all of it stands beside one step: call profiler.step() after each."
+        )
+    measured, simulated = _measured(profile), _simulated(step.timeline)
+    calls = sum(operator.calls for operator in measured.values())
+    common = sum(min(operator.calls, simulated[name].calls) for name, operator in measured.items() if name in simulated)
+    if common < _ALIKE * calls:
+        doubts.append(
+            f"Of the trace's {calls:,.0f} operators a step, {common:,.0f} are among the simulated ones: it may be of "
+            "another program, or of other steps."
+        )
+    return doubts
 
 
 def _wholes(profile: Profile, step: TimeForecast) -> list[list[str]]:
