@@ -165,6 +165,8 @@ def test_a_step_that_waits_for_its_gpu_tells_no_host():
         simgpu.Host.from_step(31, small_step())  # milliseconds
     with pytest.raises(TypeError, match=r"program must be a simgpu\.forecast"):
         simgpu.Host.from_step(1, "train.py")
+    with pytest.raises(TypeError, match=r"program must be a simgpu\.forecast"):
+        simgpu.Host.from_step(1, nn.Linear(2, 2))
 
 
 def event(name, start, length, kind="cpu_op", thread=1, **args):
@@ -199,14 +201,12 @@ def test_a_trace_gives_each_operator_its_own_time_and_waits_to_nobody(tmp_path):
 
 def test_a_traces_host_is_scaled_to_a_step_without_the_profiler_and_an_odd_build_is_named(tmp_path):
     step = [event("ProfilerStep#1", 0, 1000, "user_annotation")]
-    plain = trace(tmp_path / "plain.json", step, operator("aten::mm", 0, 60, 1), operator("aten::mm", 60, 60, 2))
+    plain = trace(tmp_path / "plain.json", step, many())
     assert simgpu.Host.from_trace(plain).operator_us == 60
     assert simgpu.Host.from_trace(plain, step_s=800e-6).operator_us == 48
     slow = [event("aten::empty", 1000 + 40 * k, 30) for k in range(8)]
     packed = tmp_path / "odd.json.gz"
-    packed.write_bytes(
-        gzip.compress(trace(tmp_path / "odd.json", step, operator("aten::mm", 0, 60, 1), slow).read_bytes())
-    )
+    packed.write_bytes(gzip.compress(trace(tmp_path / "odd.json", step, many(2000), slow).read_bytes()))
     with pytest.warns(UserWarning, match=r"odd.json.gz is of an odd build: an allocation takes 30 µs"):
         assert "odd build" in simgpu.Host.from_trace(packed).source
 
@@ -234,6 +234,21 @@ def test_a_file_that_is_no_trace_is_refused(tmp_path, content, phrase):
         simgpu.Host.from_trace(tmp_path / "bad.json")
 
 
+def many(first=0, count=100):
+    return [one for number in range(count) for one in operator("aten::mm", first + 60 * number, 60, number)]
+
+
+def test_what_loads_cuda_is_no_time_of_the_host_and_few_operators_are_told(tmp_path):
+    loads = event("cudaFuncGetAttributes", 2, 2e7 - 2, "cuda_runtime")
+    loading = [event("aten::to", 0, 2e7 + 100), event("aten::empty", 1, 2e7), loads]
+    first = [event("aten::mm", 4e7, 9e5), event("cudaLaunchKernel", 4e7, 8.9e5, "cuda_runtime", correlation=200)]
+    path = trace(tmp_path / "warm.json", loading, first, many(5e7))
+    assert simgpu.Host.from_trace(path).operator_us == pytest.approx(60, rel=0.02)
+    with pytest.warns(UserWarning, match=r"few.json has 99 operators of a GPU, which are few to know a host by"):
+        simgpu.Host.from_trace(trace(tmp_path / "few.json", many(count=99)))
+
+
+@pytest.mark.filterwarnings("ignore:.*few to know a host by")
 def test_a_trace_is_read_whatever_it_is_called_and_whatever_else_is_in_it(tmp_path):
     strange = [
         {"ph": "X", "name": "odd"},

@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
+import torch
+
 from simgpu.ground import arguments
 from simgpu.machine.profiles import Profile
 
@@ -42,6 +44,7 @@ PARTS = {  # in which report and table tell of them
     "views": ("view",),
 }
 _SLOWEST_US = 5_000  # no host is as slow: those of traces take 35 to 230
+_FEW = 100  # operators of a trace: a single step of a small model has as many
 _LEAST_SHARE, _MOST_SHARE = 0.1, 1.5  # of a step under the profiler: what it may take without; 0.65 to 0.9 are usual
 Steps: TypeAlias = "Any | Callable[[Host], float]"
 KINDS = ("library", "light", "cast", "launch")  # of operators, whose class is another in another phase
@@ -113,7 +116,7 @@ class Host:
         wanted = arguments.positive("seconds", seconds)
         on = getattr(program, "on", None)
         step = program if on is None else lambda host: on(gpu, host=host).total_s
-        if not callable(step):
+        if not callable(step) or isinstance(program, torch.nn.Module):
             raise TypeError(f"program must be a simgpu.forecast or a function of a host, not {program!r}")
         takes = cast("Callable[[Host], float]", step)
         least = takes(cls(0.0))
@@ -138,8 +141,9 @@ class Host:
         """Return the host that wrote a trace of `torch.profiler` or Kineto, `.json` or `.json.gz`.
 
         The profiler makes steps 1.15 to 1.5 times longer. Where `step_s` is given, the seconds of such a step without
-        it, the host is as much faster. Warns where the file is of an odd build. Raises ValueError for a file that is no
-        trace of operators on a GPU, and for `step_s` where it marks no steps, or such that take another time.
+        it, the host is as much faster. Warns where the file is of an odd build, or has few operators. Raises ValueError
+        for a file that is no trace of operators on a GPU, and for `step_s` where it marks no steps, or such that take
+        another time.
         """
         profile = Profile(path)
         us, said = profile.speed_us(_ratios("measured")), "under the profiler"
@@ -148,6 +152,9 @@ class Host:
         if profile.odd:
             warnings.warn(f"{Path(path).name} is of {profile.odd}; expect no other host to be so slow", stacklevel=2)
             said = f"{said}; {profile.odd}"
+        if profile.operators < _FEW:
+            few = f"{profile.operators} operators of a GPU, which are few to know a host by"
+            warnings.warn(f"{Path(path).name} has {few}: record some steps", stacklevel=2)
         return cls(float(f"{us:.4g}"), "traced", f"by {Path(path).name}, {said}")
 
     def price_ns(self, of: str) -> int:

@@ -4,7 +4,7 @@ Of each outermost event of the host (an operator, a call of CUDA) the time is gi
 kernels, to views, and to autograd's nodes. An operator's time is its own, that of what it calls and starts no kernel
 (allocations, CUDA's calls), and that of the wrappers around it. Taken out are waits (synchronizing, a launch that takes
 four times as long as usual, copies of memory that is not pinned), and gaps and events of more than a millisecond: those
-are the program's own work, compiling, or other ranks.
+are the program's own work, compiling, loading CUDA, or other ranks.
 """
 
 import gzip
@@ -22,13 +22,14 @@ from typing import Any, TypeAlias
 
 from simgpu.machine.operator_table import takes_host_long
 
-__all__ = ["LONG_US", "ODD_US", "OTHER", "Call", "Part", "Profile", "Unit", "read"]
+__all__ = ["LONG_US", "NO_OPERATORS", "ODD_US", "OTHER", "Call", "Part", "Profile", "Unit", "read"]
 
 Event: TypeAlias = dict[str, Any]  # as JSON has it
 
 LONG_US = 1000.0  # no operator of the host's takes as long
 ODD_US = 15.0  # for an allocation: no release build takes as long
 OTHER = "other"  # the class of what neither starts a kernel nor changes a shape
+NO_OPERATORS = (OTHER, "view", "node", "accumulate")  # the classes of what starts nothing on a GPU
 _OPERATORS, _CALLS = ("cpu_op", "Operator"), ("cuda_runtime", "cuda_driver", "Runtime")
 _STARTS = ("LaunchKernel", "MemsetAsync", "ModuleLaunch", "GraphLaunch", "cuLaunch")
 _WAITS = ("hipMemcpyWithStream", "cudaMalloc", "cudaFree", "cudaHostAlloc")
@@ -159,6 +160,11 @@ class Profile:
         return {name: _mean(times) for name, times in self.by_class.items()}
 
     @property
+    def operators(self) -> int:
+        """How many operators started something on a GPU."""
+        return sum(len(times) for name, times in self.by_class.items() if name not in NO_OPERATORS)
+
+    @property
     def own_us(self) -> float:
         """The host's own time, waits taken out, in µs."""
         return sum(unit.own_us for unit in self.units)
@@ -251,9 +257,10 @@ class Profile:
 
     def _spend_on_cuda(self, call: Call, owner: Part | None, unit: Unit, around: bool) -> float:
         """Give the time of a call of CUDA to the operator around it, or to a part of its own; waits to nobody."""
-        waited = call.length if call.waits else 0.0
+        waits = call.waits or call.length > LONG_US  # the first calls load CUDA and its kernels
+        waited = call.length if waits else 0.0
         if (call.copies or call.starts) and not call.waits:
-            if call.length > 4 * self.launch_us:  # for room in the queue, or for memory that is not pinned
+            if not waits and call.length > 4 * self.launch_us:  # for room in the queue, or for pageable memory
                 waited = call.length - self.launch_us
             if around:
                 owner = Part("copy" if call.copies else _class(False, self._phase(call)), 0.0, call.name)

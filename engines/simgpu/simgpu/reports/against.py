@@ -8,7 +8,7 @@ from simgpu.device.timelines import Timeline
 from simgpu.forecasts.time_forecast import TimeForecast
 from simgpu.ground import tables
 from simgpu.ground.units import seconds_text
-from simgpu.machine.profiles import OTHER, Profile
+from simgpu.machine.profiles import NO_OPERATORS, Profile
 from simgpu.reports.report import Values
 
 _MOST = 12  # operators that differ most
@@ -104,7 +104,7 @@ def _measured(profile: Profile) -> dict[str, _Operator]:
     operators: dict[str, _Operator] = defaultdict(_Operator)
     for unit in profile.units:
         for part in unit.parts:
-            if part.of not in (OTHER, "view", "node", "accumulate"):
+            if part.of not in NO_OPERATORS:
                 operator = operators[_plain(part.operator)]
                 operator.calls += 1 / profile.measured_steps
                 operator.host_us += part.host_us / profile.measured_steps
