@@ -115,6 +115,17 @@ def test_attention_is_one_kernel(dtype, name):
     assert kernel.flops == 4 * 2 * 4 * 32 * 32 * 16
 
 
+@pytest.mark.parametrize(("dtype", "width", "name"), [
+    (torch.float16, 12, "flash"), (torch.float32, 12, "efficient"), (torch.float32, 6, ""), (torch.float64, 16, ""),
+])  # fmt: skip
+def test_heads_of_other_widths_have_the_kernel_that_cuda_chooses(dtype, width, name):
+    q = torch.ones(2, 4, 32, width, dtype=dtype)
+    called = simgpu.compiled(lambda q: F.scaled_dot_product_attention(q, q, q), q).kernels
+    fused = [kernel.operators for kernel in called if kernel.library and "attention" in kernel.name]
+    assert fused == ([(f"_scaled_dot_product_{name}_attention",)] if name else [])
+    assert name or sum(kernel.name == "bmm" for kernel in called) == 2
+
+
 def test_devices_and_the_face_make_no_difference(_fresh):  # noqa: F811
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.ones(4, 8)
     on_cpu = simgpu.compiled(model, x)
@@ -173,6 +184,24 @@ def test_a_forecast_compiled_casts_as_its_step_does():
     compiled = simgpu.forecast(make_model, make_batch, torch.optim.SGD, step=step).compiled()
     rates = {kernel.cost.rate for kernel in compiled.found.kernels if kernel.library}
     assert rates == {"bf16"} and compiled.on("T4").formats == ("bf16",)
+
+
+class Casting(nn.Module):
+    """Casts inside of its forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return self.layer(x).relu()
+
+
+def test_a_model_that_casts_inside_is_compiled():
+    compiled = simgpu.forecast(Casting, lambda: torch.empty(4, 8)).compiled()
+    assert compiled.found.error == "" and len(compiled.found.graphs) == 1
+    assert {kernel.cost.rate for kernel in compiled.found.kernels if kernel.library} == {"bf16"}
 
 
 def test_a_forecast_does_not_depend_on_how_many_others_were_compiled():

@@ -408,3 +408,13 @@ def test_a_mesh_reads_its_ranks_at_once_and_not_one_after_the_other(monkeypatch)
     for ranks in (8, 512):
         simgpu.forecast(two_dimensions, lambda: torch.empty(2, 8), ranks=ranks)
     assert 0 < calls[512] < calls[8] + 512
+
+
+@pytest.mark.parametrize(("read", "what"), [
+    (lambda x: x.numpy(), r"\.numpy\(\)"), (lambda x: x.sum().item(), "aten._local_scalar_dense"),
+])  # fmt: skip
+def test_a_program_that_reads_values_is_refused_with_its_line(read, what):
+    with pytest.raises(RuntimeError, match=rf"needs values for {what}.* \(test_forecasts\.py:\d+: .*leave \.item\(\)"):
+        simgpu.forecast(
+            lambda: nn.Linear(4, 4), lambda: torch.empty(2, 4), step=lambda model, x, _: read(model(x).detach())
+        )

@@ -149,16 +149,22 @@ def _clear_errors() -> Generator[None]:
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
-        line = places.place_of(error)
-        raise RuntimeError(
-            f"a forecast has shapes and no values, and the program needs values for {error}"
-            f"{f' ({line})' if line else ''}: leave .item(), print, if and masks by value out of it"
-        ) from None
+        raise _needs_values(error, str(error)) from None
     except RuntimeError as error:
+        if ".numpy() is not supported" in str(error):
+            raise _needs_values(error, ".numpy()") from None
         if "UninitializedParameter" not in str(error):
             raise
         words = "make_model must give every layer its sizes: lazy layers get theirs from a real batch"
         raise TypeError(words) from None
+
+
+def _needs_values(error: Exception, what: str) -> RuntimeError:
+    line = places.place_of(error)
+    return RuntimeError(
+        f"a forecast has shapes and no values, and the program needs values for {what}{f' ({line})' if line else ''}: "
+        "leave .item(), .numpy(), print, if and masks by value out of it"
+    )
 
 
 def _batch(make_batch: Callable[[], Any], device: torch.device | None, rank: fake_ranks.Rank) -> Any:
@@ -379,6 +385,7 @@ def _autocast_on_the_cpu(as_on_a_gpu: bool) -> Generator[None]:
     """Inside, `torch.autocast` of any device is that of the CPU; if wanted, it casts what is cast on a GPU."""
     original, libraries, thread = torch.autocast.__init__, [], threading.get_ident()
 
+    @functools.wraps(original)  # Dynamo asks for its arguments by name
     def __init__(self: torch.autocast, device_type: str, dtype: Any = None, *args: Any, **kwargs: Any) -> None:
         if threading.get_ident() != thread or inductor.is_lowering():
             original(self, device_type, dtype, *args, **kwargs)
