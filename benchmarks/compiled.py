@@ -4,10 +4,9 @@
     python -m benchmarks.compiled FOLDER    # draws networks from timm's tables in FOLDER, and predicts those not stored
 
 Stored are twenty networks, two drawn by chance and one of each of the quickest families, most of them small; and of the
-64 that the rule below gives the first nine in the order of `EVERY`, but for mixnet_xl, which was met by a fault that is
-mended. The second command predicts those that are not stored, which takes hours, and needs
-`pip install --no-deps timm pillow`; stopped and started again, it goes on where it was. FOLDER holds the four files of
-`TABLES`, from timm's folder `results`, whose licence is Apache 2.0.
+64 that the rule below gives those that come first in the order of `EVERY`. The second command predicts those that are
+not stored, which takes hours, and needs `pip install --no-deps timm pillow`; stopped and started again, it goes on
+where it was. FOLDER holds the four files of `TABLES`, from timm's folder `results`, whose licence is Apache 2.0.
 
 The rule was fixed before any of these networks was predicted: those that both tables of the RTX 5090 have with the same
 size of image and the same batch, in the order of their names, every sixteenth; on the RTX 4090 those of them whose
