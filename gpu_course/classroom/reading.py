@@ -156,8 +156,8 @@ def _as_mail(text: str) -> str:
 
 
 def _as_page(text: str) -> str:
-    """Return the text of a mail in HTML."""
-    return html.unescape(_TAG.sub("", text)).translate(_PLAIN)
+    """Return the text of a mail in HTML, which may have been made twice: &amp;#235; for a letter."""
+    return html.unescape(html.unescape(_TAG.sub("", text))).translate(_PLAIN)
 
 
 def _as_both(text: str) -> str:

@@ -112,6 +112,7 @@ DELIVERED = {
     "a list in Python": lambda line: ascii([line]),
     "code in colours": coloured,
     "HTML with entities": lambda line: as_html(line).replace(";", "&#59;", 1).replace("-", "&#45;"),
+    "HTML made twice": lambda line: html.escape(as_html(line)),
     "HTML with names of signs": lambda line: f"<td>{as_html(line).replace('-', '&hyphen;')}</td>",
     "Markdown that escapes all": lambda line: re.sub(r"([-.!=+_])", r"\\\1", line),
     "a link of a mail": lambda line: "mailto:a@b.c?body=" + quote(line, safe=""),
