@@ -393,7 +393,6 @@ def test_a_tensor_that_no_machine_has_room_for_has_addresses():
     ("if tl.arange(0, 4) < n:;     pass", {}, "no single yes or no"),
     ("v = tl.arange(0, 1024)[:, None] + tl.arange(0, 2048)", {}, "Triton allows 1,048,576"),
     ("v = SIZE", {}, "SIZE is a global number"),
-    ("v = tl.make_block_ptr(x, (n,), (1,), (0,), (16,), (0,))", {}, "block pointers, which Triton 3.9 has no more"),
     ("v = tl.make_tensor_descriptor(x, [n], [1], [16])", {}, "tensor descriptors cannot run here: compute"),
     ("v = tl.load(x) + math.sin(n)", {}, "NameError"),
 ])  # fmt: skip

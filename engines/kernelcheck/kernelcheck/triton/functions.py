@@ -455,7 +455,6 @@ Block.functions["softmax"] = _softmax
 
 _BY_HAND = "cannot run here: compute the pointers, x_ptr + rows[:, None] * stride + columns, and give a mask"
 _NOT_HERE = {
-    **dict.fromkeys(("make_block_ptr", "advance"), f"block pointers, which Triton 3.9 has no more, {_BY_HAND}"),
     **dict.fromkeys(("make_tensor_descriptor", "load_tensor_descriptor"), f"tensor descriptors {_BY_HAND}"),
     "inline_asm_elementwise": "PTX cannot run here",
 }
