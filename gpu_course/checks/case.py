@@ -24,7 +24,7 @@ from course_utils import counting
 from course_utils.explain import explain
 from gpu_course import fields
 from gpu_course.checks import counted, edges, sandbox
-from gpu_course.checks.comparison import difference, shown
+from gpu_course.checks.comparison import difference, shown, where_they_differ
 from gpu_course.checks.finding import Finding
 from gpu_course.checks.panel import Panel, wrong_panel
 
@@ -310,7 +310,11 @@ class Case:
     def equal(self, got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6, why: str = "") -> None:
         """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values."""
         problem = difference(got, expected, rtol=rtol, atol=atol)
-        self._judge("equal", bool(problem), got, lambda: self._finding(problem, why, expected, got))
+
+        def shown_of() -> tuple[Any, Any]:
+            return where_they_differ(got, expected, rtol=rtol, atol=atol)[::-1]
+
+        self._judge("equal", bool(problem), got, lambda: self._finding(problem, why, *shown_of()))
 
     def budget(self, what: str, used: int, allowed: int, why: str = "") -> None:
         """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""

@@ -92,6 +92,16 @@ def _container_difference(got: Any, expected: Any, where: str, rest: dict[str, A
     return next((problem for problem in problems if problem), "")
 
 
+def where_they_differ(got: Any, expected: Any, **tolerances: float) -> tuple[Any, Any]:
+    """Return what a message shows of both: of tables of tensors, such as states of models, an entry that differs."""
+    tables = isinstance(got, dict) and isinstance(expected, dict) and got.keys() == expected.keys()
+    if not tables or not any(isinstance(value, torch.Tensor) for value in expected.values()):
+        return got, expected
+    names = (name for name in expected if difference(got[name], expected[name], **tolerances))
+    name = next(names, None)
+    return (got, expected) if name is None else ({name: got[name]}, {name: expected[name]})
+
+
 def _other_difference(got: Any, expected: Any, where: str, copied: bool) -> str:
     if type(expected).__eq__ is object.__eq__:
         if copied:
@@ -150,8 +160,9 @@ def shown(value: Any) -> str:
     if isinstance(value, list | tuple) and type(value) in (list, tuple) and len(value) <= 6:
         inner = ", ".join(shown(item) for item in value)
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
-    if type(value) is dict and len(value) <= 6:
-        return "{" + ", ".join(f"{key!r}: {shown(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, dict) and (type(value) is not dict or len(value) <= 6):
+        entries = [f"{key!r}: {shown(item)}" for key, item in list(value.items())[:6]]
+        return "{" + ", ".join(entries + ["…"] * (len(value) > 6)) + "}"
     if callable(value) and hasattr(value, "__name__"):
         return value.__name__
     if isinstance(value, torch.optim.Optimizer):

@@ -222,6 +222,12 @@ class Cluster:
             raise TypeError(f"decide returned {decision!r}, it must return a Decision")
         if decision.cause not in ("", *CAUSES):
             raise ValueError(f"cause is {decision.cause!r}, it must be one of: {', '.join(CAUSES)}")
+        if not isinstance(decision.exclude, tuple | list | set | frozenset):
+            raise TypeError(f"exclude is {decision.exclude!r}, it must be a tuple of nodes, such as (17,)")
+        if decision.checkpoint is not None and decision.checkpoint < 0:
+            raise ValueError(
+                f"checkpoint is {decision.checkpoint}, it must be one of seen.checkpoints: a step, no place"
+            )
         if decision == Decision():
             return
         if decision.cause:

@@ -85,10 +85,10 @@ def _(case: Case) -> None:
     for name, options in _WEEKS.items():  # two drills, and two weeks with other rates and save times
         lived = case.use(functools.partial(week.run, case.answer, **options), modifies=True)
         case.about(f"decide, in {name}", case.device)
-        if "events" in options:  # in the drills each failure gets its right cause
-            _check_causes(case, lived)
         # in each of the four goodput must be at least 90 %
         case.instead(lived.goodput < _LEAST, "goodput is too low", expected="90.0 % or more", got=_lost(lived))
+        if "events" in options:  # in the drills each failure gets its right cause
+            _check_causes(case, lived)
 
 
 def _check_causes(case: Case, lived: Week) -> None:
