@@ -23,7 +23,7 @@ def difference(
     if got is expected and not isinstance(got, list | tuple | dict):
         return ""
     if got is None:
-        return f"{where} is None: is a return missing?"
+        return f"{where} is None" + (f", expected {shown(expected)}" if "[" in where else ": is a return missing?")
     rest = {"rtol": rtol, "atol": atol, "copied": copied}
     if isinstance(expected, torch.Tensor):
         return _tensor_difference(got, expected, where, rtol, atol)

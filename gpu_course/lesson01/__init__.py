@@ -362,6 +362,7 @@ def _(case: Case) -> None:
         ((1000, 1000), torch.float64, 1.0, 1017.0),
         ((0, 5), torch.float32, 0.0, 0.0),
         ((3,), torch.uint8, 3 / 2**30, 0.0),
+        ((10,), torch.float32, 1.0, 1025.0),  # the workspace alone is too large
         ((2**30 + 1,), torch.uint8, 1.0, 0.0),  # a byte too many
         ((2**31,), torch.bool, 2.0, 0.0),
         ((2**27,), torch.complex64, 0.9, 0.0),

@@ -174,7 +174,7 @@ def _(case: Case) -> None:
 
 
 def _not_rounded(case: Case, got: object, expected: float) -> None:
-    rounded = isinstance(got, float) and any(got == round(expected, digits) != expected for digits in range(1, 5))
+    rounded = isinstance(got, float) and any(0 != got == round(expected, digits) != expected for digits in range(1, 5))
     case.instead(rounded, "rounds the number", "return it as it is; print it rounded", expected=expected, got=got)
 
 

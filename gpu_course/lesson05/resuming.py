@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.utils._pytree import tree_leaves
 
 from gpu_course.checks import Case, difference, edges
-from gpu_course.common.probes import elsewhere, named
+from gpu_course.common.probes import elsewhere, named, state_of, unchanged
 from gpu_course.lesson05.training import Classifier, batches
 
 # What the next steps depend on, and why: in this order, because a scheduler that steps changes its optimizer too.
@@ -101,10 +101,11 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     case.about("", then)
     second = _SavedRun(case)
     parameters = list(second.model.parameters())
-    given = _State(copy.deepcopy(dict(state)))
+    given, before = _State(copy.deepcopy(dict(state))), state_of(second.model)
     case.use(second.progress.load_state_dict, given, modifies=True, draws=True)
     changed = difference(dict(given), dict(state), where="state")
     case.instead(changed, f"changes the state that it loads: {changed}", "it may be loaded once more")
+    unchanged(case, before, second.model, "only numbers, step and random states are put back")
     same_objects = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
     case.instead(
         not same_objects,

@@ -123,7 +123,7 @@ def _(case: Case) -> None:
         case.instead(
             not same,
             "gives x another gradient",
-            "it flows through `linear`, too: what comes before is trained by it",
+            "it flows through both terms, `linear` too: what comes before is trained by it",
             expected=whole,
             got=x.grad,
         )
@@ -160,18 +160,18 @@ def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None
             expected=wanted,
             got=given,
         )
-    trained = [name for name, one in linear.named_parameters() if one.requires_grad]
-    case.instead(
-        trained,
-        f"trains the {' and the '.join(trained)} of `linear`",
-        "gradient and optimizer state are as large as they were: requires_grad_(False)",
-    )
     held = {id(one) for one in layer.parameters()}
     lacks = any(id(one) not in held for one in linear.parameters())
     case.instead(
         lacks,
         "does not hold `linear` itself",
         "a copy takes the memory twice, and what is no module's part is neither moved nor saved",
+    )
+    trained = [name for name, one in linear.named_parameters() if one.requires_grad]
+    case.instead(
+        trained,
+        f"trains the {' and the '.join(trained)} of `linear`",
+        "gradient and optimizer state are as large as they were: requires_grad_(False)",
     )
     case.instead(len(held) != 2 + len(list(linear.parameters())), "has further parameters", "`up` and `down` alone")
 

@@ -727,6 +727,7 @@ class Lying(torch.Tensor):
     ([1, [2, 3]], [1, [2, 4]], "the result[1][1] is 3, expected 4"),
     ((1, 2), [1, 2], "type tuple"),
     (None, [], "is a return missing?"),
+    ([None], [""], "the result[0] is None, expected ''"),
 ])  # fmt: skip
 def test_each_kind_of_difference_is_said(got, expected, said):
     assert said in difference(got, expected)
