@@ -4,6 +4,7 @@ import copy
 import io
 import os
 import threading
+import warnings
 
 import pytest
 import torch
@@ -67,7 +68,18 @@ def test_the_method_cuda_and_whole_numbers_mean_cuda():
     assert repr(x) == "tensor([1., 1.], device='cuda:0')"
     assert x.type() == "torch.cuda.FloatTensor" == torch.ones(2).type("torch.cuda.FloatTensor").type()
     assert isinstance(x, torch.cuda.FloatTensor) and not isinstance(x.half(), torch.cuda.FloatTensor)
-    assert torch.cuda.LongTensor([3]).tolist() == [3] and torch.cuda.HalfTensor(2, 3).shape == (2, 3)
+
+
+def test_constructors_of_old_make_tensors_and_are_no_longer_recommended():
+    torch.set_warn_always(True)
+    try:
+        with pytest.warns(UserWarning, match=r"torch.cuda.\*DtypeTensor constructors are no longer recommended"):
+            assert torch.cuda.LongTensor([3]).tolist() == [3]
+    finally:
+        torch.set_warn_always(False)
+    with warnings.catch_warnings(record=True) as said:  # at most once a process
+        assert [torch.cuda.HalfTensor(2, 3).shape for _ in range(2)] == [(2, 3), (2, 3)]
+    assert len(said) <= 1
 
 
 def test_cuda_as_a_context_and_as_the_default():
@@ -164,6 +176,10 @@ ERRORS = {
     "lengths of a batch on the CPU": (
         lambda: nn.utils.rnn.pack_padded_sequence(torch.rand(3, 2, 1), torch.tensor([3, 2]).cuda()),
         RuntimeError, "'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor",
+    ),
+    "stream of a tensor on the CPU": (
+        lambda: torch.ones(2).record_stream(torch.cuda.Stream()), NotImplementedError,
+        "Could not run 'aten::record_stream' with arguments from the 'CPU' backend",
     ),
     "pinning": (lambda: torch.ones(2).cuda().pin_memory(), RuntimeError, "cannot pin 'torch.cuda.FloatTensor'"),
     "sparse": (lambda: torch.eye(2).to_sparse_bsr((1, 1)).cuda(), NotImplementedError, "no tensors of layout"),

@@ -43,7 +43,7 @@ def _default_type(plain: Callable[[Any], None]) -> Callable[[Any], None]:
         if name.startswith("torch.cuda."):
             short = name.rpartition(".")[2]
             torch.set_default_dtype(FORMATS[short])
-            _make_by_default(OLD_TYPES[short])
+            _make_by_default(OLD_TYPES[short].make)
             torch.set_default_device("cuda")
             return
         plain(kind)

@@ -74,6 +74,7 @@ def replace(put: Replacements) -> None:
     for name in ("nested_tensor", "as_nested_tensor"):
         put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})
     put.put(torch.Tensor, to=_to, cuda=_cuda, type=_type, new_tensor=_leading(torch.Tensor.new_tensor))
+    put.put(torch.Tensor, record_stream=_record_stream)
     put.put(SimTensor, share_memory_=lambda self: self, is_shared=lambda self: True)  # as on CUDA; sending is refused
     for kind in (torch.Tensor, SimTensor):
         put.put(kind, data=_across_devices(kind.data))
@@ -157,6 +158,16 @@ def _cuda(
     return self.to(lead(torch.device("cuda", index)), non_blocking=non_blocking, memory_format=memory_format)
 
 
+_record_stream_before = torch.Tensor.record_stream
+
+
+@functools.wraps(_record_stream_before)
+def _record_stream(self: torch.Tensor, s: Any) -> None:
+    if self.device.type == "cpu":
+        raise NotImplementedError("Could not run 'aten::record_stream' with arguments from the 'CPU' backend.")
+    _record_stream_before(self, s)
+
+
 _type_before = torch.Tensor.type
 
 
@@ -186,6 +197,15 @@ FORMATS = {
 }  # fmt: skip
 
 
+@functools.cache  # once a process, as `Tensor_new` in torch/csrc/tensor/python_tensor.cpp
+def _warn_of_old_types() -> None:
+    warnings.warn(
+        "The torch.cuda.*DtypeTensor constructors are no longer recommended. It's best to use methods such as "
+        "torch.tensor(data, dtype=*, device='cuda') to create tensors.",
+        UserWarning, stacklevel=3,
+    )  # fmt: skip
+
+
 class _OldType(type):
     """Of `torch.cuda.FloatTensor` and its kin: no tensors are of these classes, but `isinstance` answers."""
 
@@ -193,6 +213,11 @@ class _OldType(type):
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype is FORMATS[cls.__name__]
 
     def __call__(cls, *given: Any, device: Device = None) -> torch.Tensor:
+        (_warn_of_old_types.__wrapped__ if torch.is_warn_always_enabled() else _warn_of_old_types)()
+        return cls.make(*given, device=device)
+
+    def make(cls, *given: Any, device: Device = None) -> torch.Tensor:
+        """Return a tensor of this type, without a warning."""
         target, dtype = torch.device("sim", state.device_of(device)), FORMATS[cls.__name__]
         if len(given) == 1 and not isinstance(given[0], int | torch.Size):
             return torch.tensor(given[0], device=target, dtype=dtype)
