@@ -168,6 +168,25 @@ ERRORS = {
     "generator": (
         lambda: torch.rand(2, device="cuda", generator=torch.Generator()), RuntimeError, "Expected a 'cuda' device",
     ),
+    "generator, given by its place": (
+        lambda: torch.poisson(torch.ones(2).cuda(), torch.Generator()), RuntimeError, "Expected a 'cuda' device type",
+    ),
+    "generator of a GPU, on the CPU": (
+        lambda: torch.randperm(3, generator=torch.Generator("cuda")), RuntimeError,
+        "Expected a 'cpu' device type for generator but found 'cuda'",
+    ),
+    "generator of a GPU, data on the CPU": (
+        lambda: torch.utils.data.random_split(range(4), [2, 2], generator=torch.Generator("cuda")), RuntimeError,
+        "Expected a 'cpu' device type for generator but found 'cuda'",
+    ),
+    "a number on the CPU as result": (
+        lambda: torch.sum(torch.ones(2).cuda(), 0, out=torch.tensor(0.0)), RuntimeError, "on the same device",
+    ),
+    "a status on the CPU as result": (
+        lambda: torch.linalg.cholesky_ex(
+            torch.eye(2).cuda(), out=(torch.eye(2).cuda(), torch.tensor(0, dtype=torch.int32))
+        ), RuntimeError, "on the same device",
+    ),
     "not cuda": (lambda: torch.ones(1).cuda("cpu"), RuntimeError, "Invalid device, must be cuda device"),
     "lengths": (
         lambda: nn.utils.rnn.pack_padded_sequence(torch.rand(3, 2, 1).cuda(), torch.tensor([3, 2]).cuda()),

@@ -48,6 +48,7 @@ class Plan:
             self.special = _refuse
         written = [(index, a) for index, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else index for index, a in written)
+        self.generator = next((i for i, a in enumerate(arguments) if a.name == "generator" and not a.kwarg_only), None)
         self._flops = flops.formula_of(func)
         self.library, self.of_lists = takes_host_long(name), name.startswith(("_foreach_", "_fused_"))
         self.waits_by_call = row.waits if callable(row.waits) else None
@@ -188,10 +189,13 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     tensors: list[torch.Tensor] = []
     inner_args = [_unwrap(arg, tensors) for arg in args]
     inner_kwargs = {name: _unwrap(value, tensors) for name, value in kwargs.items()}
-    check_generator(kwargs.get("generator"))
+    by_place = plan.generator is not None and plan.generator < len(args)
+    check_generator(args[plan.generator] if by_place else kwargs.get("generator"))
     if plan.mutates and shapes_in_place.any_stale():
         _refuse_stale(plan, args, kwargs, tensors)
     index = _common_index(func, plan, tensors)
+    if plan.mutates and kwargs:
+        _refuse_results_on_cpu(func, plan, kwargs, tensors)
     if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):
         _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
@@ -298,6 +302,16 @@ def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> in
     if plan.row.lacks is not None:
         plan.row.lacks.refuse(tensors)
     return state.world.current if index is None else index
+
+
+def _refuse_results_on_cpu(func: Operator, plan: Plan, kwargs: Kwargs, tensors: list[torch.Tensor]) -> None:
+    """Raise where `out=` is a number on the CPU, which may be read and not written.
+
+    Sources: `compute_types` in TensorIterator.cpp, `resize_out` in torchgen/dest/register_dispatch_key.py.
+    """
+    for result in tree_leaves([kwargs.get(which) for which in plan.mutates if isinstance(which, str)]):
+        if type(result) is not SimTensor and isinstance(result, torch.Tensor):
+            _raise_mixed(func, plan, tensors, result)
 
 
 def _stays_on_cpu(plan: Plan, tensors: list[torch.Tensor], position: int) -> bool:

@@ -34,6 +34,7 @@ def replace_functions() -> None:
         factory = _pinning(getattr(torch, name))
         setattr(torch, name, factory)
         known[id(factory)] = f"aten::{name}"
+    TORCH.utils.data.dataset.randperm = torch.randperm  # by which `random_split` draws
     for name in _METHODS.split():
         setattr(torch.Tensor, name, _pinning(getattr(torch.Tensor, name)))
 
@@ -43,11 +44,20 @@ def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> torch.Tensor:
-        if not kwargs.pop("pin_memory", False):
-            return function(*args, **kwargs)
-        return _pin(function(*args, **kwargs))
+        pinned = kwargs.pop("pin_memory", False)
+        tensor = function(*args, **kwargs)
+        if kwargs.get("generator") is not None:
+            _check_generator(kwargs["generator"], tensor)
+        return _pin(tensor) if pinned else tensor
 
     return made
+
+
+def _check_generator(generator: torch.Generator, drawn: torch.Tensor) -> None:
+    """Raise as PyTorch does where the CPU was to draw with a generator of a GPU (`check_generator` in Generator.h)."""
+    found = generator.device.type
+    if drawn.device.type == "cpu" != found:
+        raise RuntimeError(f"Expected a 'cpu' device type for generator but found '{found}'")
 
 
 def _pin(tensor: torch.Tensor) -> torch.Tensor:
