@@ -1083,9 +1083,12 @@ HOSTILE = [
     ("__global__ int k(float* x){ return 1; }", "a kernel returns void", [F(64)]),
     ("void k(float* x){ }", "there is no kernel", [F(64)]),
     ("__global__ void kk(float* x){ }", "there is no kernel k; there is kk", [F(64)]),
+    ("__global__ void k(float* x){ x[i] = 1; }", 'identifier "i" is undefined', [F(64)]),
+    ("__global__ void k(float* x){ x[threadidx.x] = 1; }", "is undefined; did you mean threadIdx?", [F(64)]),
+    ("__global__ void k(float* x){ string s = 1; }", 'identifier "string" is undefined', [F(64)]),
     (
         "__global__ void k(float* x){\n for (half = 2; half > 0; half /= 2) x[half] = 1; }",
-        "'half' was not declared",
+        'identifier "half" is undefined',
         [F(64)],
     ),
     ("__global__ void k(float* x){ x[0] = 1; }\nint main() {\n k<<<1, 1>>>(0);\n}", "line 3: k<<<1", [F(64)]),

@@ -173,7 +173,7 @@ def test_what_is_printed_is_kept():
 def test_a_compiler_s_words_stand_at_the_reader_s_line():
     with pytest.raises(kernelcheck.CompileError) as caught:
         kernelcheck.compile_cuda(ADD.replace("+ y[i]", "+ z[i]"))
-    assert caught.value.line == 4 and "'z'" in caught.value.reason
+    assert caught.value.line == 4 and '"z" is undefined' in caught.value.reason
     line, caret, _ = str(caught.value).splitlines()
     assert line[caret.index("^")] == "z"
     with pytest.raises(kernelcheck.CompileError, match="several kernels, say which: add, add2"):

@@ -82,7 +82,7 @@ def _headers(text: CudaText) -> Iterator[CompileError]:
     for token in text.tokens:
         if token.kind == "name" and token.text in missing and token.text not in own:
             if re.match(r"\s*=[^=]", text.source[token.start + len(token.text) :]):  # a variable, not a type
-                yield text.refusal(f"'{token.text}' was not declared in this scope", token.start)
+                yield text.refusal(f'identifier "{token.text}" is undefined', token.start)
             why = f"write #include <{missing[token.text][0]}> at the top"
             yield text.refusal(f"{token.text} needs a header: {why}", token.start)
 

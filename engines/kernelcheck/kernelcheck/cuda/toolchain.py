@@ -161,6 +161,9 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
 
 _NAMES = {"kc_sync": "__syncthreads", "kc_sync_warp": "__syncwarp"}  # what stands behind a macro of cuda.h
 _INCLUDED = re.compile(r"In file included from|\s+from ")
+_UNDECLARED = re.compile(
+    r"'(\w+)' (?:was not declared in this scope|does not name a type)(?:; did you mean '(\w+)'\?)?"
+)
 _NO_SEMICOLON = r"^expected (?:(?:\W,\W or )?\W;\W|initializer(?= before))"
 
 
@@ -175,6 +178,10 @@ def _error(said: str, source: str) -> CompileError:
         return CompileError(said.strip()[:500] or "the compiler failed and did not say why")
     reason = re.sub(r"^.*?(?:(?:fatal )?error|warning): |^.*(?=undefined reference)| \[-\S+\]$", "", lines[index])
     reason = re.sub(_NO_SEMICOLON, 'expected a ";"', reason)  # as nvcc says it
+    if match := _UNDECLARED.match(reason):
+        name, known = match.groups()
+        near = known and (known.lower() == name.lower() or re.search(rf"\b{re.escape(known)}\b", source))
+        reason = f'identifier "{name}" is undefined' + (f"; did you mean {known}?" if near else "")  # nvcc's words
     for ours, name in _NAMES.items():
         reason = re.sub(rf"\b{ours}\b", name, reason)
     if "-Werror=vla" in lines[index]:
