@@ -110,6 +110,15 @@ HABITS = {
         ("loss.backward()\n", "loss.backward(); optimizer.zero_grad()\n", "optimizer.zero_grad()"),
         ("loss.backward()\n", "loss.backward(); model.zero_grad(set_to_none=False)\n", "model.zero_grad"),
     ],
+    "gradients-thrown-away": [
+        (
+            "optimizer.zero_grad()\nscores = model(x)\nloss = F.cross_entropy(scores, y)\nloss.backward()\n",
+            "for x, y in zip(x.chunk(2), y.chunk(2)):\n    optimizer.zero_grad()\n"
+            "    F.cross_entropy(model(x), y).backward()\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            "optimizer.zero_grad()",
+        ),
+    ],
+    "gradients-not-used": [("scores = model(x)\n", "scores = model(x) + TEACHER(x)\n", "TEACHER(x)")],
     "optimizer-of-other-parameters": [
         ("scores = model(x)\n", "model = Net().cuda(); scores = model(x)\n", "optimizer.step()"),
         (
@@ -191,6 +200,11 @@ HABITS = {
             "        x = x.double()\n",
             "scores = model(x)",
         ),
+        (
+            "scores = model(x)\n",
+            "scores = model(x + torch.ones(1 << 22, dtype=torch.float64, device='cuda').mean().float())\n",
+            "dtype=torch.float64",
+        ),
     ],
     "small-batch": [("batch_size=64", "batch_size=2", "scores = model(x)")],
     "memory-grows": [
@@ -256,6 +270,21 @@ SOUND = {
         "def closure():\n    optimizer.zero_grad()\n    loss = F.cross_entropy(model(x), y)\n    loss.backward()\n"
         "    return loss\noptimizer.step(closure)\n",
     ),
+    "gradients of a search thrown away": (
+        "scores = model(x)\n", "F.cross_entropy(model(x.requires_grad_()), y).backward()\nx = (x + x.grad).detach()\n"
+        "optimizer.zero_grad()\nscores = model(x)\n",
+    ),
+    "gradients of two tasks put together": (
+        "optimizer.zero_grad()\nscores = model(x)\nloss = F.cross_entropy(scores, y)\nloss.backward()\n",
+        "kept = []\nfor a, b in zip(x.chunk(2), y.chunk(2)):\n    optimizer.zero_grad()\n"
+        "    F.cross_entropy(model(a), b).backward()\n    kept.append([p.grad.clone() for p in model.parameters()])\n"
+        "for p, *both in zip(model.parameters(), *kept):\n    p.grad = both[0] + both[1]\n",
+    ),
+    "another part of the data in each epoch": (
+        "for x, y in loader:\n", "for x, y in DataLoader(data, 64, sampler=torch.utils.data.RandomSampler(data)):\n",
+    ),
+    "one row beside a batch": ("F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) + model(x[:1]).abs().sum()"),
+    "a loss by a frozen model": ("scores = model(x)\n", "scores = TEACHER.requires_grad_(False)(model(x) @ BACK)\n"),
     "a teacher": ("scores = model(x)\n", "scores = model(x)\nwith torch.no_grad(): wanted = TEACHER(x)\n"),
 }  # fmt: skip
 

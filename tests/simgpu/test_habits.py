@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import simgpu
+from simgpu.ground import turns
 from simgpu.reports.limits import limit
 from simgpu.reports.remarks import REMARKS
 from tests import children
@@ -31,8 +32,8 @@ def reported(text, folder, name, **names):
     with simgpu.cuda("T4", record=True, data_ms=0.01) as session:
         teacher = nn.Linear(16, 4).cuda()
         with contextlib.redirect_stdout(io.StringIO()):
-            known = {"__name__": "program", "KEPT": [], "LOGS": {}, "TEACHER": teacher}
-            exec(compile(text, str(path), "exec"), known | names)
+            known = {"TEACHER": teacher, "BACK": torch.randn(4, 16).cuda(), "KEPT": [], "LOGS": {}}
+            exec(compile(text, str(path), "exec"), {"__name__": "program", **known, **names})
         return session.report()
 
 
@@ -221,3 +222,93 @@ def test_garbage_of_others_that_goes_meanwhile_hides_no_growth(tmp_path):
     text = edited("loop", *edits).replace("KEPT.append(loss)", "KEPT.append(loss); OLD.pop()")
     report = reported(text, tmp_path, "train", OLD=old)
     assert [named in one.source for one in report.suspects if one.code == "memory-grows"] == [True]
+
+
+LATE_HEAD = """import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(16, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 9)).eval()
+model[3] = nn.Sequential(nn.Dropout(0.4), nn.Linear(512, 2))
+model = model.cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for _ in range(4):
+    optimizer.zero_grad()
+    model(torch.randn(64, 16, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "codes"),
+    [(("", ""), ["training-in-evaluation-mode"]), ((".cuda()\n", ".cuda()\nmodel[3].train()\n"), [])],
+    ids=["a head put into a model in evaluation mode", "a head that was set to train"],
+)
+def test_the_mode_of_a_layer_counts_if_somebody_has_set_it(tmp_path, edit, codes):
+    assert [one.code for one in reported(LATE_HEAD.replace(*edit), tmp_path, "late").suspects] == codes
+
+
+SEARCH = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+x, y = torch.randn(192, 16), torch.randint(4, (192,))
+data = TensorDataset(x, y)
+{made}
+for rate in (1e-1, 1e-2, 1e-3, 1e-4):
+    loader = DataLoader({data}, batch_size=64, pin_memory=True)
+{anew}
+    for a, b in loader:
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(a.cuda(non_blocking=True)), b.cuda(non_blocking=True)).backward()
+        optimizer.step()
+"""
+MADE = "model = nn.Linear(16, 4).cuda()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
+
+
+@pytest.mark.parametrize("data", ["data", "TensorDataset(x, y)"])
+def test_a_loader_is_built_anew_where_the_same_optimizer_goes_through_the_same_data(tmp_path, data):
+    anew = "\n".join(f"    {line}" for line in MADE.splitlines())
+    for made, codes in (("pass", []), (MADE, ["loader-built-anew"])):
+        text = SEARCH.format(data=data, made=made, anew=anew if made == "pass" else "    pass")
+        assert [one.code for one in reported(text, tmp_path, made[:4]).suspects] == codes
+    others = SEARCH.format(data="TensorDataset(x + rate, y)", made=MADE, anew="    pass")
+    assert reported(others, tmp_path, "others").suspects == []
+
+
+def test_float64_that_is_the_default_is_chosen(tmp_path):
+    text = edited("loop", *HABITS["double-precision"][0][:-1])
+    assert "double-precision" in [one.code for one in reported(text, tmp_path, "train").suspects]
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert reported(edited("loop"), tmp_path, "chosen").suspects == []
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_model_that_is_trained_by_hand_uses_its_gradients(tmp_path):
+    text = """import torch
+from torch import nn
+by_hand, other = nn.Linear(16, 512).cuda(), nn.Linear(512, 4).cuda()
+optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    by_hand.zero_grad()
+    other(by_hand(torch.randn(64, 16, device="cuda")).relu()).square().mean().backward()
+    optimizer.step()
+    with torch.no_grad():
+        for parameter in by_hand.parameters():
+            parameter -= 0.1 * parameter.grad
+"""
+    assert reported(text, tmp_path, "by_hand").suspects == []
+    without = text.partition("    with torch.no_grad()")[0].replace("    by_hand.zero_grad()\n", "")
+    assert [one.code for one in reported(without, tmp_path, "without").suspects] == ["gradients-not-used"]
+
+
+def test_waiting_for_a_processor_is_no_time_of_a_loader(monkeypatch):
+    """Two busy neighbours make a batch come late; the clock of loaders stands while the thread waits its turn."""
+    ns = iter([b"0 1000000 1", b"0 5000000 2"])
+    monkeypatch.setattr(turns, "_SCHEDULED", type("File", (), {"read_bytes": lambda self: next(ns)})())
+    monkeypatch.setattr(turns.time, "perf_counter", iter([10.0, 10.006]).__next__)
+    begun_s = turns.elapsed_s()
+    assert turns.elapsed_s() - begun_s == pytest.approx(0.002)
+    monkeypatch.setattr(turns, "_SCHEDULED", turns.Path("/proc/none"))
+    monkeypatch.setattr(turns.time, "perf_counter", lambda: 3.0)
+    assert turns.elapsed_s() == 3.0

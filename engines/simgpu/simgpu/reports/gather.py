@@ -2,10 +2,12 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from simgpu.clock import host_time
 from simgpu.clock.events import Event, Message, Step
+from simgpu.clock.events import Kernel as Queued
 from simgpu.clock.journal import Record
 from simgpu.clock.lines import Error, Line, Part, Row, rows
 from simgpu.clock.player import play
@@ -16,11 +18,12 @@ from simgpu.machine.hosts import Host
 from simgpu.reports.forms import Report
 from simgpu.reports.habits import small_batches
 from simgpu.reports.holdings import OWNERS, Held
-from simgpu.reports.remarks import Suspect
+from simgpu.reports.remarks import Suspect, remark
 from simgpu.reports.report import Kernel
 from simgpu.reports.session import Recording
 
 _MOST_KERNELS = 12
+_WORTH_DOUBLE = 0.1  # the share of a step from which on a line that computes with float64 is worth a look
 _DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
 
 
@@ -33,6 +36,7 @@ def gather(session: Recording) -> Report:
     events, first, last = _window(session.log.events)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
     timeline = Timeline.of(play(events, machine, gpus), first, last)
+    step_s = timeline.total_ns / (last - first) / 1e9
     row = max(timeline.rows, key=lambda name: (timeline.busy_ms(name), name == timeline.rows[0]))
     steps, capacity = last - first, session.capacities[gpu]
     gaps = _split(timeline.gaps(row), timeline)
@@ -45,7 +49,6 @@ def gather(session: Recording) -> Report:
         scaling=sum(one.nbytes for one in at_peak if one.grows_with_batch),
         optimizer=run.optimizer,
     )  # fmt: skip
-    step_s = timeline.total_ns / steps / 1e9
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
@@ -56,7 +59,7 @@ def gather(session: Recording) -> Report:
         waits=waits, wait_count=_wait_count(waits + _waits(gaps, timeline, steps)),
         copies=_copies(timeline, steps), launches=_launches(timeline, steps), kernels=_kernels(timeline, steps),
         host=_host(events, machine.host, first, last),
-        habits=_habits(session, _launching(charged, timeline), owners, capacity),
+        habits=_habits(session, _launching(charged, timeline), owners, capacity, _doubles(session, events, step_s)),
         errors=_errors(session), failure=session.failure,
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
         evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
@@ -102,10 +105,28 @@ def _memory_lines(held: list[Held]) -> list[Row]:
     return rows(Part(storage.line, 0.0, storage.nbytes, storage.owner) for storage in held)
 
 
-def _habits(session: Recording, launching: float, owners: dict[str, int], capacity: int) -> list[Suspect]:
-    """Return the habits of the program, of small batches where four times as large ones would fit."""
+def _habits(
+    session: Recording, launching: float, owners: dict[str, int], capacity: int, doubles: Iterable[Suspect]
+) -> list[Suspect]:
+    """Return the habits of the program, of small batches where four times as large ones would fit.
+
+    Lines that compute with float64 (`doubles`) are named where no model does.
+    """
     room = 4 * sum(owners.values()) < capacity
-    return list(small_batches(session.habits.found(), launching=launching, room=room))
+    habits = list(small_batches(session.habits.found(), launching=launching, room=room))
+    return habits if any(one.code == "double-precision" for one in habits) else [*habits, *doubles]
+
+
+def _doubles(session: Recording, events: list[Event], step_s: float) -> Iterator[Suspect]:
+    """Yield lines whose kernels compute with float64 for more than a tenth of a step, unless that is the default."""
+    if session.habits.double_is_chosen:
+        return
+    lines: Counter[str] = Counter()
+    for event in events:
+        if isinstance(event, Queued) and event.cost.rate == "fp64" and event.line and event.phase == "forward":
+            lines[event.line] += session.machine.rates.kernel(event.cost)[0]
+    run_ns = step_s * 1e9 * sum(isinstance(event, Step) for event in events)
+    yield from (remark("double-precision", line) for line, line_ns in lines.items() if line_ns > _WORTH_DOUBLE * run_ns)
 
 
 # ---- time -------------------------------------------------------------------------------------------------------

@@ -7,15 +7,15 @@ import functools
 import gc
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import DataLoader
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from simgpu.device import state
 from simgpu.device.readings import values_of
@@ -31,14 +31,14 @@ _SMALL_BATCH = 8
 _VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "ToCopyBackward")
 _EACH_STEP = {  # what is a habit only if most steps have it
     "cache-emptied-in-each-step", "synchronised-in-each-step", "garbage-collected-in-each-step", "seed-in-each-step",
-    "moved-in-each-step", "host-tensor-in-forward", "double-precision", "small-batch",
+    "moved-in-each-step", "host-tensor-in-forward", "double-precision", "small-batch", "gradients-thrown-away",
+    "gradients-not-used",
 }  # fmt: skip
 _TWICE = {
     "gradients-never-cleared",
     "gradients-cleared-too-early",
     "optimizer-of-other-parameters",
     "forward-repeated",
-    "loader-built-anew",
 }
 
 
@@ -58,6 +58,12 @@ class _Pass:
     before: "_Pass | None" = None  # one that had the same tensors
     used: bool = False
     judged: int = 0  # how often it was looked at
+
+    def gets_gradients(self, parts: "_Parts") -> bool:
+        """Return whether a backward pass has left gradients in the model, whose weights are as they were."""
+        weight, version = self.given[-1][0](), self.given[-1][1]
+        unchanged = weight is not None and _version(weight) == version
+        return unchanged and any(one.grad is not None for one in _alive(parts.parameters))
 
     @property
     def may_be_used(self) -> bool:
@@ -102,6 +108,38 @@ class _Gradients:
     clear: bool = False  # there were none, or zeros, before a backward pass added to them
 
 
+@dataclass
+class _ThrownAway:
+    """Gradients that were cleared before an optimizer's step had used them, by one of their parameters."""
+
+    backward: str  # the line that made them, and the one that cleared them
+    clearing: str
+    sample: "weakref.ref[nn.Parameter]"
+    version: int
+    others: TensorWeakRef | None = None  # what a later backward pass has made in their place
+
+    @classmethod
+    def of(cls, backward: str, parameters: Iterable[nn.Parameter]) -> "_ThrownAway | None":
+        sample = next((one for one in parameters if _is_set(one.grad)), None)
+        return None if sample is None else cls(backward, places.place(), weakref.ref(sample), _version(sample))
+
+    def is_made_again(self, backward: str) -> bool:
+        """Return whether a backward pass in the same line makes new ones, of unchanged weights."""
+        sample = self.sample()
+        return self.backward == backward and sample is not None and _version(sample) == self.version
+
+    def keep(self) -> None:
+        """Keep in mind what a backward pass has made in their place."""
+        sample = self.sample()
+        self.others = None if sample is None or sample.grad is None else TensorWeakRef(sample.grad)
+
+    @property
+    def step_uses_others(self) -> bool:
+        """Whether an optimizer uses only what was made in their place, rather than what the program made of both."""
+        sample = self.sample()
+        return sample is not None and self.others is not None and sample.grad is self.others()
+
+
 class HabitWatch:
     """Watches a program while `Recording` records it; `step` numbers its steps from 0."""
 
@@ -113,15 +151,25 @@ class HabitWatch:
         self._inputs: object = ()  # of the model that runs
         self._dropped: list[bool] = []  # whether calls of `dropout` by it, not by layers, drop
         self._passes: list[_Pass] = []
+        self._untrained: list[_Pass] = []  # of models that no optimizer trains
         self._trained = WeakIdKeyDictionary()  # parameters that an optimizer changes
         self._gradients: dict[int, _Gradients] = {}  # by the identity of an optimizer
         self._backward = self._cleared = ""  # lines, since the last step of an optimizer
+        self._thrown_away: _ThrownAway | None = None
+        self._clearing = ""  # the line that threw away gradients of a backward pass that came again
+        self._groups = 0  # of parameters, of all optimizers
+        self._loaders: dict[str, tuple[list[weakref.ref[Any]], int]] = {}  # by line: their data, and groups until then
+        self._set_to_train: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers that `train()` was called for
+        self.double_is_chosen = False
         self._sent = WeakIdKeyDictionary()  # the versions of tensors when they were copied to a GPU
         self._parts: weakref.WeakKeyDictionary[nn.Module, _Parts] = weakref.WeakKeyDictionary()
         put.put(state.world, sent=self._copied)
-        put.put(torch.autograd, backward=self._before(torch.autograd.backward, self._on_backward))
+        passes = self._before(torch.autograd.backward, self._on_backward, self._after_backward)
+        put.put(torch.autograd, backward=passes)
         for owner in (torch.optim.Optimizer, nn.Module):
             put.put(owner, zero_grad=self._before(owner.zero_grad, self._on_clear))
+        put.put(torch.optim.Optimizer, add_param_group=self._adding(torch.optim.Optimizer.add_param_group))
+        put.put(nn.Module, train=self._before(nn.Module.train, self._on_train))
         put.put(nn.functional, cross_entropy=self._before(nn.functional.cross_entropy, self._on_cross_entropy))
         of_two = nn.functional.binary_cross_entropy_with_logits
         put.put(nn.functional, binary_cross_entropy_with_logits=self._before(of_two, self._on_squashed))
@@ -173,7 +221,7 @@ class HabitWatch:
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
         batch = given[0].shape[0] if given and given[0].dim() else 0
         made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
-        modes = [*(one.training for one in _alive(parts.random)), *self._dropped]
+        modes = [*self._modes(module, parts), *self._dropped]
         random = any(modes) if modes else None
         versions = [(weakref.ref(one), _version(one)) for one in [*given, *list(_alive(parts.parameters))[:1]]]
         called = _Pass(
@@ -184,8 +232,17 @@ class HabitWatch:
         for output in made[:1]:
             output.register_hook(lambda gradient: setattr(called, "used", True))
             called.graph = self._growth.mark(output.grad_fn)
-        if any(one.dtype is torch.float64 for one in [*given, *_alive(parts.parameters)]):
+        self.double_is_chosen |= torch.get_default_dtype() is torch.float64
+        if any(one.dtype is torch.float64 for one in [*given, *_alive(parts.parameters)]) and not self.double_is_chosen:
             self._note("double-precision", called.line)
+
+    def _modes(self, model: nn.Module, parts: _Parts) -> list[bool]:
+        """Return whether layers that tell the modes apart are in training mode, of each.
+
+        In a model in evaluation mode those count as well that were put into it later, and that nobody has set to train.
+        """
+        layers = list(_alive(parts.random))
+        return [one.training and (model.training or one in self._set_to_train) for one in layers]
 
     def registered(self, *what: object) -> None:
         """A module got a part: what was known of the parts of modules may be no longer so."""
@@ -201,6 +258,11 @@ class HabitWatch:
 
         When the program has ended (`last`), what it called after its last step is used no more.
         """
+        for called in self._untrained:  # of the step before: who trains them by hand has done so meanwhile
+            if called.gets_gradients(self._parts_of(called.model)):
+                self._note("gradients-not-used", called.line)
+        self._untrained = []
+        largest = max((called.batch for called in self._passes if called.used), default=0)
         for called in self._passes:
             called.judged += 1
             if called.may_be_used and not (last and called.judged == 1):
@@ -211,8 +273,10 @@ class HabitWatch:
             if called.used:
                 if called.random is False and not called.training:
                     self._note("training-in-evaluation-mode", called.line)
-                if 0 < called.batch <= _SMALL_BATCH:
+                if called.batch and largest <= _SMALL_BATCH:
                     self._note("small-batch", called.line)
+                if not trained:
+                    self._untrained.append(called)
             elif called.recorded and trained and not called.early:
                 self._note("forward-not-used" if called.training else "evaluation-with-gradients", called.line)
             elif not called.recorded and trained and called.random and called.training:
@@ -224,7 +288,7 @@ class HabitWatch:
         """An optimizer's step begins, with a `closure` or without."""
         if closure:
             self.must_read.add(places.place())
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        parameters = _parameters_of(optimizer)
         known = self._gradients.get(id(optimizer))
         if known is None:
             known = self._gradients[id(optimizer)] = _Gradients(clear=True)
@@ -235,6 +299,8 @@ class HabitWatch:
                 sample.register_hook(_arriving(weakref.ref(sample), known))
         elif known.came and not known.clear and self._backward:
             self._note("gradients-never-cleared", self._backward)
+        if self._clearing and not closure and self._thrown_away is not None and self._thrown_away.step_uses_others:
+            self._note("gradients-thrown-away", self._clearing)
         if self._backward and not any(_is_set(one.grad) for one in parameters):
             code = "gradients-cleared-too-early" if self._cleared else "optimizer-of-other-parameters"
             self._note(code, self._cleared)
@@ -248,7 +314,8 @@ class HabitWatch:
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step has ended."""
         self._gradients[id(optimizer)].came = self._gradients[id(optimizer)].clear = False
-        self._backward = self._cleared = ""
+        self._backward = self._cleared = self._clearing = ""
+        self._thrown_away = None
 
     def finish(self) -> None:
         """The program has ended."""
@@ -260,29 +327,61 @@ class HabitWatch:
         self.step += 1
 
     # ---- calls that are watched ---------------------------------------------------------------------------------
-    def _before(self, plain: Callable[..., Any], look: Callable[..., None]) -> Callable[..., Any]:
-        """Return `plain`, before which `look` gets the same arguments."""
+    def _before(
+        self, plain: Callable[..., Any], look: Callable[..., None], after: Callable[[], None] | None = None
+    ) -> Callable[..., Any]:
+        """Return `plain`, before which `look` gets the same arguments, and `after` which something is called."""
 
         @functools.wraps(plain)
         def watched(*args: Any, **kwargs: Any) -> Any:
             look(*args, **kwargs)
-            return plain(*args, **kwargs)
+            result = plain(*args, **kwargs)
+            if after is not None:
+                after()
+            return result
 
         # what PyTorch's compiler looks into instead
         watched._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
         return watched
+
+    def _adding(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `add_param_group`, after which the group's parameters are known as trained."""
+
+        @functools.wraps(plain)
+        def adds(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            plain(optimizer, *args, **kwargs)
+            self._groups += 1
+            for parameter in optimizer.param_groups[-1]["params"]:
+                self._trained[parameter] = True
+
+        return adds
 
     def _noting(self, plain: Callable[..., Any], code: str) -> Callable[..., Any]:
         return self._before(plain, lambda *args, **kwargs: self._note(code))
 
     def _on_backward(self, *args: Any, **kwargs: Any) -> None:
         self._backward, self._cleared = places.place(), ""
+        if self._thrown_away is not None and self._thrown_away.is_made_again(self._backward):
+            self._clearing = self._thrown_away.clearing
+
+    def _after_backward(self) -> None:
+        if self._clearing and self._thrown_away is not None:
+            self._thrown_away.keep()
         if torch._C._is_any_autocast_enabled():
             self._note("backward-under-autocast")
 
-    def _on_clear(self, *args: Any, **kwargs: Any) -> None:
-        if self._backward:
-            self._cleared = places.place()
+    def _on_clear(self, owner: torch.optim.Optimizer | nn.Module, *args: Any, **kwargs: Any) -> None:
+        if not self._backward:
+            return
+        self._cleared = places.place()
+        if isinstance(owner, nn.Module):
+            self._thrown_away = _ThrownAway.of(self._backward, owner.parameters())
+        else:
+            self._thrown_away = _ThrownAway.of(self._backward, _parameters_of(owner))
+
+    def _on_train(self, module: nn.Module, mode: bool = True) -> None:
+        if mode:
+            self._set_to_train.add(module)
 
     def _on_cross_entropy(self, scores: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         if _made_by(scores).startswith("SoftmaxBackward") or (self.step < _LOOKED_AT and _are_probabilities(scores)):
@@ -301,8 +400,18 @@ class HabitWatch:
         if self._stack and p > 0 and not isinstance(self._stack[-1], nn.modules.dropout._DropoutNd):
             self._dropped.append(training)
 
-    def _on_loader(self, *args: Any, **kwargs: Any) -> None:
-        self._note("loader-built-anew")
+    def _on_loader(self, loader: DataLoader[Any], dataset: Any, *args: Any, **kwargs: Any) -> None:
+        """A loader is built: anew where it has the data of the one before, for the same optimizers.
+
+        A sampler may choose another part of the same data, as in cross-validation.
+        """
+        line = places.place()
+        before, groups = self._loaders.get(line, ([], -1))
+        data = [] if kwargs.get("sampler") or kwargs.get("batch_sampler") else _data_of(dataset)
+        same = len(before) == len(data) > 0 and all(old() is new for old, new in zip(before, data, strict=True))
+        if same and groups == self._groups:
+            self._note("loader-built-anew", line)
+        self._loaders[line] = [weakref.ref(one) for one in data], self._groups
 
     def _copied(self, source: torch.Tensor) -> None:
         """A tensor of the host is copied to a GPU."""
@@ -316,6 +425,19 @@ class HabitWatch:
         if self._sent.get(source) == (version, self.step - 1):
             self._note("moved-in-each-step")
         self._sent[source] = version, self.step
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
+    return [one for group in optimizer.param_groups for one in group["params"]]
+
+
+def _data_of(dataset: Any) -> list[Any]:
+    """Return the objects that tell the data of a loader from those of another; none where nothing can be kept in mind.
+
+    Two `TensorDataset`s of the same tensors have the same data.
+    """
+    data = list(dataset.tensors) if isinstance(dataset, TensorDataset) else [dataset]
+    return [] if any(isinstance(one, list | tuple | dict) for one in data) else data
 
 
 def _version(tensor: torch.Tensor) -> int:

@@ -27,6 +27,11 @@ REMARKS: dict[str, Remark] = {
         "This clears the gradients between `backward()` and `step()`, so the step changes nothing. Clear them before "
         "`backward()`.",
     ),
+    "gradients-thrown-away": Remark(
+        "result",
+        "This clears gradients that no step has used, so of several batches only the last one counts. Clear them once, "
+        "after `step()`.",
+    ),
     "optimizer-of-other-parameters": Remark(
         "result",
         "Parameters of this optimizer get no gradient: the model that is trained, or a part of it, is not the one that "
@@ -71,6 +76,11 @@ REMARKS: dict[str, Remark] = {
         "The model has computed this before in the same step, from the same tensors. Call it once, and use its result "
         "twice.",
     ),
+    "gradients-not-used": Remark(
+        "time",
+        "The backward pass computes gradients of this model's weights, and no optimizer uses them. Write "
+        "`with torch.no_grad():` around a teacher, or call `requires_grad_(False)` of the model once.",
+    ),
     "evaluation-with-gradients": Remark(
         "time",
         "This evaluation records a graph that no backward pass uses, which takes time and memory. Write "
@@ -106,8 +116,8 @@ REMARKS: dict[str, Remark] = {
     ),
     "double-precision": Remark(
         "time",
-        "The model gets or holds float64 numbers, which most GPUs compute with many times more slowly. Convert them "
-        "with `.float()`.",
+        "This computes with float64 numbers, for which most GPUs take many times longer. Unless you need their digits, "
+        "convert them with `.float()`.",
     ),
     "small-batch": Remark(
         "time",

@@ -146,7 +146,8 @@ class Values:
         if row.parts in named or row.parts in self.must_read or row.seconds < worth * self.step_time:
             return False
         least_s = next((least for words, least in _WORTH_S.items() if words in row.cause), 0.0)
-        return row.seconds >= least_s
+        batches = max(row.count, 1) if "data loading" in row.cause else 1
+        return row.seconds >= least_s * batches
 
     def what_if(
         self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,

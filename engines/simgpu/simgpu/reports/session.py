@@ -21,7 +21,7 @@ from simgpu.clock.events import Log
 from simgpu.clock.lines import ENDED, INTERRUPTED, Error, Line
 from simgpu.device import communication, state
 from simgpu.forecasts.whatif import Optimizer
-from simgpu.ground import arguments, places
+from simgpu.ground import arguments, places, turns
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.units import seconds_text
 from simgpu.reports import calls
@@ -201,9 +201,9 @@ class Recording:
         session = self
 
         def __next__(loader: Any) -> Any:
-            begun_s = time.perf_counter()
+            begun_s = turns.elapsed_s()
             batch = plain(loader)
-            took_ms = (time.perf_counter() - begun_s) * 1e3 if session.data_ms is None else session.data_ms
+            took_ms = (turns.elapsed_s() - begun_s) * 1e3 if session.data_ms is None else session.data_ms
             session.world.clock.work("data loading", math.ceil(took_ms * 1e6))
             return batch
 
