@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,20 +28,18 @@ def run(
 ) -> simgpu.Report:  # fmt: skip
     """Run a program that says `cuda` on a simulated GPU, in a process of its own, and return the report.
 
-    `program` is a file, or the folder of a package with a `__main__.py`; it starts in the folder in which that stands.
+    `program` is a file, a notebook, or the folder of a package with a `__main__.py`; it starts in the folder in which
+    that stands. A file of a package runs as a part of it, as with `python -m package.module`.
     `gpu` is a row of `simgpu.gpus`, such as "H100 SXM". With `shapes` no values are computed, so that a large model is
     quick; `data_ms` is what a batch of a DataLoader takes, in milliseconds (None: what it takes here); after so many
     `steps` the program is ended; with `compiled` the report says what `torch.compile` would bring. What the program
     prints is printed at its end, and so are its messages of errors; with `progress` a line says every few seconds how
     far it is. Where it fails, the report is that of the time before, and says so first. Raises `simgpu.Unavailable`
-    where this machine can have no simulated GPU, FileNotFoundError where there is no such program, and ValueError for a
-    notebook.
+    where this machine can have no simulated GPU, and FileNotFoundError where there is no such program.
     """
     program = Path(program).absolute()
     if not program.exists():
         raise FileNotFoundError(f"there is no {program}: a path counts from {Path.cwd()}, or begins with Path.home()")
-    if program.suffix == ".ipynb":
-        raise ValueError(f"{program.name} is a notebook: type `python -m simgpu {program}` in a terminal")
     with tempfile.TemporaryDirectory(prefix="progress-") as folder:
         told = Path(folder) / "steps"
         told.touch()
@@ -74,34 +73,47 @@ def _run(program: str, arguments: tuple[str, ...], gpu: str, how: dict[str, Any]
 
 def _recorded(program: str, session: Any) -> simgpu.Report:
     with contextlib.redirect_stderr(sys.stdout):  # where a cell shows it
-        ended: BaseException | None = None
+        errors: list[BaseException] = []
+
+        def failed(error: BaseException, cell: int = 0) -> None:
+            errors.append(error)
+            session.session.failed(error, cell)
+
         try:
             with session:
-                _start(program)
-        except (Exception, SystemExit, KeyboardInterrupt) as error:
-            ended = error
-            ended_well = isinstance(error, SystemExit) and not error.code
-            if not isinstance(error, Exception) and not ended_well and session.session is not None:
-                session.session.failed(error)
+                _start(program, failed)
+        except Exception as error:  # which the session knows
+            errors.append(error)
+        except (SystemExit, KeyboardInterrupt) as error:
+            if not isinstance(error, SystemExit) or error.code:
+                failed(error)
         report = session.report()
-        if ended is not None and report.failure is not None:
-            _say(ended, report)
+        if report.failure is not None or not report.used:
+            print(str(report).splitlines()[1])
+        for explanation in map(explain.explain, errors[-1:]):
+            if explanation.name != "unknown":
+                print(explanation)
     return report
 
 
-def _start(program: str) -> None:
-    if Path(program).is_dir():
-        runpy.run_module(Path(program).name, run_name="__main__", alter_sys=True)
+def _start(program: str, failed: Callable[[BaseException, int], None]) -> None:
+    path = Path(program)
+    if path.suffix == ".ipynb":
+        simgpu.run_notebook(path, keep_going=False, failed=failed)
+    elif path.is_dir() or (path.parent / "__init__.py").exists():
+        folder, name = _module(path)
+        sys.path.insert(0, folder)
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
     else:
         runpy.run_path(program, run_name="__main__")
 
 
-def _say(error: BaseException, report: simgpu.Report) -> None:
-    """Print what ended a program and where, as the report says it, and what the course says of such errors."""
-    print(str(report).splitlines()[1])
-    explanation = explain.explain(error)
-    if explanation.name != "unknown":
-        print(explanation)
+def _module(path: Path) -> tuple[str, str]:
+    """Return the folder from which a package is imported, and the name in it of a package or of a module."""
+    names, folder = [path.name.removesuffix(".py")], path.parent
+    while (folder / "__init__.py").exists():
+        names, folder = [folder.name, *names], folder.parent
+    return str(folder), ".".join(names)
 
 
 def run_tests(file: Path, *options: str) -> str:

@@ -1,5 +1,6 @@
 """Does lesson 13 run programs of others in a process of its own, also those that fail, and show their lines?"""
 
+import json
 import re
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import simgpu
 from course_utils import programs
 from gpu_course import lesson13
 from gpu_course.lesson13 import running
-from tests.simgpu.simulated import fork_children
+from simgpu.reports import remarks
+from tests.simgpu.simulated import _fresh, fork_children  # noqa: F401
 from tests.simgpu.test_habits import reported
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -56,12 +58,54 @@ def test_what_ended_a_program_is_said_with_its_line(tmp_path, capsys, monkeypatc
     assert report.failure.where == "ends.py:2" and capsys.readouterr().out.startswith(said)
 
 
-def test_what_is_no_program_is_refused_with_what_to_do(tmp_path):
+def test_what_is_no_program_is_refused_with_what_to_do():
     with pytest.raises(FileNotFoundError, match="a path counts from"):
         lesson13.run(Path("none.py"), gpu="T4")
-    (tmp_path / "a.ipynb").write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"python -m simgpu .*a\.ipynb"):
-        lesson13.run(tmp_path / "a.ipynb", gpu="T4")
+
+
+STEPS = """import torch
+net = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for _ in range(3):
+    optimizer.zero_grad()
+    net(torch.randn(64, 8, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("last", "where"), [("print(sorted(names))", ""), ("net(torch.ones(3).cuda())", ", line 2")])
+def test_a_notebook_is_a_program_too(tmp_path, capsys, monkeypatch, last, where):
+    fork_children(monkeypatch)
+    (tmp_path / "words.txt").touch()
+    cells = [STEPS, "import os\nnames = os.listdir()", f"# the end\n{last}"]
+    made = [{"cell_type": "code", "metadata": {}, "outputs": [], "source": source} for source in cells]
+    (tmp_path / "mine.ipynb").write_text(json.dumps({"cells": made}), encoding="utf-8")
+    report = lesson13.run(tmp_path / "mine.ipynb", gpu="T4")
+    said = capsys.readouterr().out
+    assert report.steps == 3 and (report.failure.where if where else "") == (where and f"code cell 3{where}")
+    expected = "The program failed at code cell 3, line 2: RuntimeError: " if where else "['mine.ipynb', 'words.txt']"
+    assert expected in said
+
+
+def test_a_file_of_a_package_runs_as_a_part_of_it(tmp_path, capsys, monkeypatch):
+    fork_children(monkeypatch)
+    inner = tmp_path / "mine" / "inner"
+    inner.mkdir(parents=True)
+    for folder in inner, inner.parent:
+        (folder / "__init__.py").touch()
+    (inner.parent / "sizes.py").write_text("ROWS = 7\n", encoding="utf-8")
+    text = "import torch\nfrom ..sizes import ROWS\nprint(torch.ones(ROWS).cuda().shape, __name__)\n"
+    (inner / "train.py").write_text(text, encoding="utf-8")
+    assert lesson13.run(inner / "train.py", gpu="T4").failure is None
+    assert capsys.readouterr().out == "torch.Size([7]) __main__\n"
+
+
+def test_a_program_that_asks_nothing_of_a_gpu_gets_no_good_news(tmp_path, capsys, monkeypatch):
+    fork_children(monkeypatch)
+    (tmp_path / "train.py").write_text(STEPS.replace(".cuda()", "").replace(', device="cuda"', ""), encoding="utf-8")
+    report = lesson13.run(tmp_path / "train.py", gpu="T4")
+    assert not report.used and "It fits" not in str(report)
+    assert capsys.readouterr().out.startswith("Nothing was asked of a GPU in this process.")
 
 
 def test_an_excerpt_has_the_numbers_of_its_lines_and_a_line_that_is_not_there_is_refused():
@@ -76,20 +120,28 @@ def test_an_excerpt_has_the_numbers_of_its_lines_and_a_line_that_is_not_there_is
 
 
 def test_the_guide_mends_a_program_remark_by_remark(tmp_path):
-    """Each remark that it tells is there, and gone once its lines are changed; the last program has none."""
+    """Each remark is there in the guide's words, and gone once its lines are changed; the last program has none."""
     guide = (Path(__file__).parents[2] / "docs" / "own_program.md").read_text(encoding="utf-8")
     section = guide.partition("remark by remark\n")[2].partition("\n## ")[0]
     (text,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
     assert 20 < len(text.splitlines()) < 40
-    changes = re.findall(r"^`([\w-]+)`: .*?\n```diff\n(.*?)```", section, re.DOTALL | re.MULTILINE)
+    form = r"^`([\w-]+)`\n\n```text\n(.*?)```.*?\n```diff\n(.*?)```"
+    changes = re.findall(form, section, re.DOTALL | re.MULTILINE)
     assert len(changes) == 5
-    for number, (code, diff) in enumerate(changes):
-        report = reported(text, tmp_path, f"train{number}")
-        assert code in [one.code for one in report.suspects[:3]], [str(one) for one in report.suspects]
+    for code, said, diff in changes:
+        first = reported(text, tmp_path, "train").suspects[:3]
+        assert (code, said.split()) in [(one.code, f"{one} {one.text}".split()) for one in first]
         old, new = ("".join(line[1:] + "\n" for line in diff.splitlines() if line[0] == sign) for sign in "-+")
         assert text.count(old) == 1
         text = text.replace(old, new)
     assert [(one.code, str(one)) for one in reported(text, tmp_path, "mended").suspects] == []
+
+
+def test_the_guide_has_a_row_for_each_remark():
+    guide = (Path(__file__).parents[2] / "docs" / "own_program.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", guide.partition("\n## Every remark\n")[2], re.MULTILINE)
+    words = {"result": "results", "time": "time", "memory": "memory"}
+    assert rows == [(code, words[remark.about]) for code, remark in remarks.REMARKS.items()]
 
 
 def test_how_far_a_program_is_is_printed_while_it_runs(tmp_path, capsys):

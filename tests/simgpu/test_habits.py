@@ -133,6 +133,7 @@ ENDS = {
     "a missing library": ("import none_of_it", "Install it for the Python that runs simgpu.", 1),
     "a relative import": ("from . import model", "python -m simgpu -m package.module", 1),
     "no network": ("import urllib.error; raise urllib.error.URLError('gone')", "fetch the data before", 1),
+    "nothing typed": ("input()", "It asks for something to be typed, and gets nothing", 1),
     "a module that cannot be read": ("import unreadable", "The program failed at unreadable.py:2: SyntaxError: ", 1),
 }
 
@@ -146,6 +147,49 @@ def test_what_ended_a_program_is_said_first_with_what_helps(tmp_path, why):
     first = ended.stderr.partition("Report for")[2].splitlines()[1:3]
     assert said in first[0] and "It fits" not in ended.stderr and "No line keeps" not in ended.stderr
     assert first[1].startswith("Until then it had done 3 steps") and ended.returncode == status
+
+
+IN_A_WORKER = """
+class Pictures(torch.utils.data.Dataset):
+    def __len__(self):
+        return 8
+    def __getitem__(self, index):
+        raise ValueError(f"picture {index} is broken")
+next(iter(torch.utils.data.DataLoader(Pictures(), num_workers=1)))
+"""
+IN_A_THREAD = """
+import threading
+thread = threading.Thread(target=lambda: net(torch.ones(3).cuda()))
+thread.start()
+thread.join()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "first", "second", "status"),
+    [
+        (
+            IN_A_WORKER,
+            "The program failed at ends.py:14: ValueError: picture 0 is broken",
+            "Until then it had done 3",
+            1,
+        ),
+        (IN_A_THREAD, "The program failed at ends.py:11: RuntimeError in a thread: ", "The rest went on. In all it", 0),
+    ],
+    ids=["a worker", "a thread"],
+)
+def test_what_fails_beside_the_program_is_said_first_with_its_own_line(tmp_path, text, first, second, status):
+    (tmp_path / "ends.py").write_text(STEPS + text, encoding="utf-8")
+    ended = children.run("-m", "simgpu", "ends.py", cwd=tmp_path)
+    said = ended.stderr.partition("Report for")[2].splitlines()[1:3]
+    assert said[0].startswith(first) and said[1].startswith(second) and ended.returncode == status
+    assert "It fits" not in ended.stderr
+
+
+def test_a_program_that_asks_nothing_of_a_gpu_gets_no_report(tmp_path):
+    (tmp_path / "ends.py").write_text(STEPS.replace(".cuda()", "").replace(', device="cuda"', ""), encoding="utf-8")
+    ended = children.run("-m", "simgpu", "ends.py", cwd=tmp_path)
+    assert ended.stderr.startswith("simgpu: no report: nothing was asked of a GPU") and ended.returncode == 0
 
 
 def test_a_limit_may_be_the_code_of_a_remark(tmp_path):

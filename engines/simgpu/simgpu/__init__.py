@@ -58,6 +58,7 @@ from simgpu.device.ranks import launch
 from simgpu.device.readings import Memory, Settings, forgive, idle, is_simulated, memory, restore, settings, values_of
 from simgpu.device.timelines import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.face.notebooks import load_ipython_extension, unload_ipython_extension
+from simgpu.face.notebooks import run as run_notebook
 from simgpu.face.switch import Face, cuda
 from simgpu.forecasts.forecast import CompiledForecast, Forecast, forecast
 from simgpu.forecasts.memory_forecast import MemoryForecast
@@ -80,7 +81,7 @@ __all__ = [
     "configure", "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus",
     "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger", "load_ipython_extension",
     "memory", "out_of_memory", "places", "profiles", "ready", "remember_sources", "report", "reset", "restore",
-    "run_in_child", "seconds_text", "settings", "sources", "step", "timeline", "unavailable",
+    "run_in_child", "run_notebook", "seconds_text", "settings", "sources", "step", "timeline", "unavailable",
     "unload_ipython_extension", "values_of", "without_face",
 ]  # fmt: skip
 

@@ -31,7 +31,8 @@ class Line:
         """The place in a few words: "train.py:12", "cell, line 12"."""
         if not self.line:
             return "no line of the program"
-        return f"cell, line {self.line}" if self.file == "cell" else f"{self.file}:{self.line}"
+        in_cell = self.file == "cell" or self.file.startswith("code cell ")
+        return f"{self.file}, line {self.line}" if in_cell else f"{self.file}:{self.line}"
 
     def __str__(self) -> str:
         return f"{self.where}: {self.source}" if self.source else self.where
@@ -75,6 +76,7 @@ def rows(parts: Iterable[Part], steps: int = 1) -> list[Row]:
 
 
 ENDED, INTERRUPTED = "the program ended by itself", "the program was interrupted"  # kinds that are no faults
+IN_A_THREAD = " in a thread"  # the end of a kind: the program has gone on
 
 
 @dataclass(frozen=True)

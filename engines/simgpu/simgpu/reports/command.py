@@ -13,6 +13,7 @@ from simgpu.machine.profiles import Profile
 from simgpu.reports import against, current
 from simgpu.reports.current import Session
 from simgpu.reports.limits import limit
+from simgpu.reports.words import NOTHING_ASKED
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
 BROKEN = 3  # the exit status where a limit of --fail-if is broken
@@ -47,9 +48,10 @@ class Wishes:
         session.stop()
         if session.failure is not None and session.failure.kind == ENDED and not session.run.steps:
             return 0  # the program has said itself what it misses
-        if not session.log.events and not session.errors:
-            return 0  # nothing was asked of a GPU here
         report = session.report(self.price, self.run_steps)
+        if not report.used:  # as in a process that only starts ranks, of which one reports
+            print(f"simgpu: no report: {NOTHING_ASKED}", file=sys.stderr)
+            return 0
         for path in filter(None, (self.html, self.json)):
             report.save(path)
         if self.trace:

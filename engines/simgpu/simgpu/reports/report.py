@@ -104,6 +104,11 @@ class Values:
         return 1 - self.busy
 
     @property
+    def used(self) -> bool:
+        """Whether the program has asked a GPU for anything: memory, a copy or a computation."""
+        return bool(self.peak or self.launches or self.copies or self.errors)
+
+    @property
     def fits(self) -> bool:
         """Whether all the memory that the program asked for was there."""
         return not any(error.kind == "out of memory" for error in self.errors)
@@ -193,7 +198,7 @@ class Values:
         """Return the values as dicts, lists, numbers and text."""
         left_out = ("basis", "gpu", "evidence", "must_read")
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
-        more = ("fits", "idle", "slowdown", "peak_line", "suspects", "options")
+        more = ("used", "fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}
         label = {"regime": self.evidence.regime, "error": self.evidence.error, "label": self.evidence.long}
         return {"gpu": self.gpu.name, "evidence": label, **values}

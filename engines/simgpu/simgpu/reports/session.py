@@ -1,10 +1,12 @@
 """What is recorded while a program runs that wants a report, and where does a step end?"""
 
 import math
+import re
+import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,7 +20,7 @@ from torch.utils.data import dataloader
 
 from simgpu.accounting import accounts
 from simgpu.clock.events import Log
-from simgpu.clock.lines import ENDED, INTERRUPTED, Error, Line
+from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, Error, Line
 from simgpu.device import communication, state
 from simgpu.forecasts.whatif import Optimizer
 from simgpu.ground import arguments, places, turns
@@ -93,6 +95,7 @@ class Recording:
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
         ]
+        self._put.put(threading, excepthook=self._telling(threading.excepthook))
         loader = dataloader._BaseDataLoaderIter
         self._put.put(loader, __next__=self._timed(loader.__next__))
 
@@ -232,19 +235,52 @@ class Recording:
         return require
 
     # ---- errors -------------------------------------------------------------------------------------------------
-    def failed(self, error: BaseException) -> None:
-        """The program ended with `error`, by itself with a status that is not 0 (SystemExit), or was interrupted."""
+    def failed(self, error: BaseException, cell: int = 0, thread: bool = False) -> None:
+        """The program ended with `error`, by itself with a status that is not 0 (SystemExit), or was interrupted.
+
+        `cell` is the number of the code cell of a notebook that failed; `thread`: a thread ended, the program goes on.
+        """
         self.holdings.find_owners(self.world.devices)
         text = (str(error) or type(error).__name__).strip()
-        line = Line.of(places.place_of(error))
+        line, kind = Line.of(places.place_of(error)), _kind(error, text)
         if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
             line, text = Line.of(places.named(error.filename or "", error.lineno)), error.msg
-        self.failure = Error(*line.parts, _kind(error, text), text.partition("\n")[0])
+        elif _TRACEBACK in text:
+            line, kind, text = _of_process(text, line, kind)
+        if cell and line.file == "cell":
+            line = replace(line, file=f"code cell {cell}")
+        self.failure = Error(*line.parts, kind + IN_A_THREAD * thread, text.partition("\n")[0])
         self.errors.append(self.failure)
+
+    def _telling(self, plain: Callable[[Any], object]) -> Callable[[Any], object]:
+        """Return `threading.excepthook`, which also tells the report what has ended a thread."""
+
+        def ended(thread: Any) -> object:
+            if isinstance(thread.exc_value, Exception):
+                self.failed(thread.exc_value, thread=True)
+            return plain(thread)
+
+        return ended
 
     def raced(self, line: str, text: str) -> None:
         """Nothing orders two uses of the same memory, the second of which is `line`."""
         self.errors.append(Error(*Line.of(line).parts, "a race", text))
+
+
+_TRACEBACK = "Traceback (most recent call last):"
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
+
+
+def _of_process(text: str, line: Line, kind: str) -> tuple[Line, str, str]:
+    """Return the line, the kind and the message of an error of another process, such as a worker of a DataLoader.
+
+    PyTorch raises it again in the program, with the process's traceback as a part of the message.
+    """
+    told = text.rpartition(_TRACEBACK)[2].strip()
+    frames = [(file, int(number)) for file, number, name in _FRAME.findall(told) if places.is_readers(file, name)]
+    name, _, said = told.splitlines()[-1].partition(": ")
+    where = Line.of(places.named(*frames[-1])) if frames else line
+    return where, kind if text.startswith("Caught ") else name.rpartition(".")[2], said or name
 
 
 def _kind(error: BaseException, text: str) -> str:

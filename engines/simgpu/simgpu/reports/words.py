@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from simgpu.clock.lines import ENDED, INTERRUPTED, Error
+from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, Error
 from simgpu.forecasts.whatif import LAUNCHES, Option
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
@@ -11,6 +11,7 @@ from simgpu.reports.report import Kernel, Values
 _INSTEAD = {  # what to do, by words of an error's kind and text
     "attempted relative import": "Run this file as a part of its package: python -m simgpu -m package.module",
     "ModuleNotFoundError": "Install it for the Python that runs simgpu.",
+    "EOFError": "It asks for something to be typed, and gets nothing: a shell gives it with `< answers.txt`.",
     "FileNotFoundError": "Names of files count from the folder in which the program starts.",
 } | dict.fromkeys(
     ("Name or service not known", "name resolution", "URLError"),
@@ -23,6 +24,10 @@ _ONLY_LAUNCHES = (
 _BY_CLASS = (
     "Of the host, operators take what a table of their classes says, within a factor of 2 where the host is assumed. "
     "The program's own Python between two operators takes no time here."
+)
+NOTHING_ASKED = (
+    "nothing was asked of a GPU in this process. Its models and tensors stayed on the CPU (`.to('cuda')` moves them), "
+    "or processes that it started have them."
 )
 _NOT_SIMULATED = (
     "The memory of the CUDA context and of libraries (about half a GB), workspaces of kernels, and fragmentation are "
@@ -47,14 +52,15 @@ def answer(report: Values) -> list[str]:
     step = f"A step takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it"
     step += f", and waits {report.launching:.0%} of it for launches." if report.launching >= 0.05 else "."
     if report.failure is None:
-        return [title, fits, step]
+        return [title, fits, step] if report.used else [title, f"{NOTHING_ASKED[0].upper()}{NOTHING_ASKED[1:]}"]
     failure = report.failure
     ended = _ended(failure)
     if not report.fits:
         return [title, ended, fits]
     if not finished_a_step(report):
         return [title, ended, "It had not finished a step, so nothing is known of its memory and its time."]
-    return [title, ended, f"Until then it had done {report.steps:,} steps, and {room} were in use at most. {step}"]
+    until = "The rest went on. In all" if failure.kind.endswith(IN_A_THREAD) else "Until then"
+    return [title, ended, f"{until} it had done {report.steps:,} steps, and {room} were in use at most. {step}"]
 
 
 def _ended(failure: Error) -> str:
@@ -70,12 +76,12 @@ def _ended(failure: Error) -> str:
 
 def finished_a_step(report: Values) -> bool:
     """Return whether the rows are of a step, and not of what a program did before it failed."""
-    return report.failure is None or report.steps > 0
+    return report.used and (report.failure is None or report.steps > 0)
 
 
 def nothing_sentence(report: Values) -> str:
     """Say that no line stands out, and where to look instead; nothing of a program that failed."""
-    if report.failure is not None:
+    if report.failure is not None or not report.used:
         return ""
     where = (
         "It waits for launches: see the time of a step."
