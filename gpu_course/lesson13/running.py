@@ -99,7 +99,7 @@ def _recorded(program: str, session: Any) -> simgpu.Report:
 def _start(program: str, failed: Callable[[BaseException, int], None]) -> None:
     path = Path(program)
     if path.suffix == ".ipynb":
-        simgpu.run_notebook(path, keep_going=False, failed=failed)
+        simgpu.run_notebook(path, keep_going=False, failed=failed, traces=False)
     elif path.is_dir() or (path.parent / "__init__.py").exists():
         folder, name = _module(path)
         sys.path.insert(0, folder)

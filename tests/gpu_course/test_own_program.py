@@ -10,7 +10,6 @@ import simgpu
 from course_utils import programs
 from gpu_course import lesson13
 from gpu_course.lesson13 import running
-from simgpu.reports import remarks
 from tests.simgpu.simulated import _fresh, fork_children  # noqa: F401
 from tests.simgpu.test_habits import reported
 
@@ -135,13 +134,6 @@ def test_the_guide_mends_a_program_remark_by_remark(tmp_path):
         assert text.count(old) == 1
         text = text.replace(old, new)
     assert [(one.code, str(one)) for one in reported(text, tmp_path, "mended").suspects] == []
-
-
-def test_the_guide_has_a_row_for_each_remark():
-    guide = (Path(__file__).parents[2] / "docs" / "own_program.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", guide.partition("\n## Every remark\n")[2], re.MULTILINE)
-    words = {"result": "results", "time": "time", "memory": "memory"}
-    assert rows == [(code, words[remark.about]) for code, remark in remarks.REMARKS.items()]
 
 
 def test_how_far_a_program_is_is_printed_while_it_runs(tmp_path, capsys):

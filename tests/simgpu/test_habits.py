@@ -3,6 +3,8 @@
 import contextlib
 import io
 import linecache
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,6 +84,13 @@ def test_every_code_has_a_program_or_another_test():
     elsewhere = {"copies-keep-waiting", "data-loading", "messages-keep-waiting"}  # test_report
     assert REMARKS.keys() == HABITS.keys() | elsewhere
     assert {one.about for one in REMARKS.values()} == {"result", "time", "memory"}
+
+
+def test_the_guide_has_a_row_for_each_remark():
+    guide = (Path(__file__).parents[2] / "docs" / "own_program.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", guide.partition("\n## Every remark\n")[2], re.MULTILINE)
+    words = {"result": "results", "time": "time", "memory": "memory"}
+    assert rows == [(code, words[remark.about]) for code, remark in REMARKS.items()]
 
 
 def test_nothing_stays_replaced(tmp_path):

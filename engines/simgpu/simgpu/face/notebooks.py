@@ -17,12 +17,14 @@ def _nobody(error: BaseException, cell: int) -> None:
     """Tell nobody of an error."""
 
 
-def run(notebook: Path, *, keep_going: bool, failed: Callable[[BaseException, int], None] = _nobody) -> int:
+def run(
+    notebook: Path, *, keep_going: bool, failed: Callable[[BaseException, int], None] = _nobody, traces: bool = True
+) -> int:
     """Run the code cells of a notebook in order, in its own folder; return 1 if one failed, which ends it, else 0.
 
     A cell that has the tag `raises-exception` may fail, and one that ends the program with status 0, as `--steps` does,
     is the last. `keep_going` runs the other cells too; `failed` is told of each error and the number of its cell.
-    Raises SystemExit where IPython is missing.
+    Without `traces` the last line of an error is printed, and no more. Raises SystemExit where IPython is missing.
     """
     try:
         from IPython.core.interactiveshell import InteractiveShell
@@ -38,6 +40,8 @@ def run(notebook: Path, *, keep_going: bool, failed: Callable[[BaseException, in
     os.chdir(notebook.resolve().parent)
     sys.path[0], sys.argv = "", [notebook.name]
     shell, ran = InteractiveShell.instance(), 0
+    if not traces:
+        shell.run_line_magic("xmode", "Minimal")
     shell.enable_gui = lambda gui=None: None  # what the magics for pictures ask for: there are no windows here
     for number, cell in enumerate(cells, 1):
         result = shell.run_cell("".join(cell["source"]), store_history=True)

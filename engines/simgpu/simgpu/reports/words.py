@@ -83,6 +83,8 @@ def nothing_sentence(report: Values) -> str:
     """Say that no line stands out, and where to look instead; nothing of a program that failed."""
     if report.failure is not None or not report.used:
         return ""
+    if any(row.seconds >= 0.01 * report.step_time for row in report.waits):
+        return "No line stands out, and no memory grows. What keeps the GPU waiting is short: see where the GPU waits."
     where = (
         "It waits for launches: see the time of a step."
         if report.launching >= 0.05
