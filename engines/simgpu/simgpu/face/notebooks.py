@@ -41,7 +41,7 @@ def run(
     sys.path[0], sys.argv = "", [notebook.name]
     shell, ran = InteractiveShell.instance(), 0
     if not traces:
-        shell.run_line_magic("xmode", "Minimal")
+        shell.InteractiveTB.set_mode("Minimal")
     shell.enable_gui = lambda gui=None: None  # what the magics for pictures ask for: there are no windows here
     for number, cell in enumerate(cells, 1):
         result = shell.run_cell("".join(cell["source"]), store_history=True)
