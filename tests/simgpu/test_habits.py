@@ -365,3 +365,35 @@ def test_waiting_for_a_processor_is_no_time_of_a_loader(monkeypatch):
     monkeypatch.setattr(turns, "_SCHEDULED", turns.Path("/proc/none"))
     monkeypatch.setattr(turns.time, "perf_counter", lambda: 3.0)
     assert turns.elapsed_s() == 3.0
+
+
+def test_a_sample_every_hundred_steps_is_no_habit(tmp_path):
+    text = """import torch
+from torch import nn
+model = nn.Linear(16, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(24):
+    optimizer.zero_grad()
+    model(torch.randn(64, 16, device="cuda")).square().mean().backward()
+    optimizer.step()
+    if step % EVERY == 0:
+        sample = model(torch.ones(64, 16, device="cuda")).detach()
+"""
+    assert reported(text, tmp_path, "seldom", EVERY=24).suspects == []
+    assert [one.code for one in reported(text, tmp_path, "often", EVERY=4).suspects] == ["forward-not-used"]
+
+
+@pytest.mark.parametrize(("times", "codes"), [(1, []), (3, ["copies-keep-waiting"])])
+def test_a_model_that_is_moved_once_is_no_fault_of_a_run_without_steps(tmp_path, times, codes):
+    text = """import torch
+from torch import nn
+x = torch.ones(64, 2048, device="cuda") * 2
+models = [nn.Linear(2048, 2048) for _ in range(TIMES)]
+for model in models:
+    model.to("cuda")
+    with torch.no_grad():
+        x = model(x)
+"""
+    report = reported(text, tmp_path, "moves", TIMES=times)
+    assert 'model.to("cuda")' in [row.source for row in report.waits]
+    assert [one.code for one in report.suspects] == codes

@@ -63,7 +63,7 @@ def gather(session: Recording) -> Report:
         errors=_errors(session), failure=session.failure,
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
         evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
-        basis=basis, must_read=frozenset(Line.of(line).parts for line in session.habits.must_read),
+        basis=basis, must_read=_must_read(session),
     )  # fmt: skip
 
 
@@ -127,6 +127,12 @@ def _doubles(session: Recording, events: list[Event], step_s: float) -> Iterator
             lines[event.line] += session.machine.rates.kernel(event.cost)[0]
     run_ns = step_s * 1e9 * sum(isinstance(event, Step) for event in events)
     yield from (remark("double-precision", line) for line, line_ns in lines.items() if line_ns > _WORTH_DOUBLE * run_ns)
+
+
+def _must_read(session: Recording) -> frozenset[tuple[str, int, str]]:
+    """Return the lines that have to wait: for values that are needed, or once for a model, if the run is one step."""
+    moved = {line for line, times in session.habits.models_moved.items() if times == 1 and session.run.steps <= 1}
+    return frozenset(Line.of(line).parts for line in session.habits.must_read | moved)
 
 
 # ---- time -------------------------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ Nothing is judged from the program's text: a habit is what PyTorch is asked to d
 import functools
 import gc
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from simgpu.reports.remarks import Suspect, remark
 
 _T = TypeVar("_T")
 _FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
+_SELDOM = 10  # steps, of which one may make a picture or a sample
 _LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
 _SMALL_BATCH = 8
 _VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "ToCopyBackward")
@@ -146,6 +147,7 @@ class HabitWatch:
     def __init__(self, put: Replacements, growth: GrowthWatch) -> None:
         self.step, self._growth = 0, growth
         self._steps: dict[tuple[str, str], set[int]] = defaultdict(set)  # by code and line
+        self.models_moved: Counter[str] = Counter()  # how often, by line
         self.must_read: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure
         self._stack: list[nn.Module] = []
         self._inputs: object = ()  # of the model that runs
@@ -170,6 +172,8 @@ class HabitWatch:
             put.put(owner, zero_grad=self._before(owner.zero_grad, self._on_clear))
         put.put(torch.optim.Optimizer, add_param_group=self._adding(torch.optim.Optimizer.add_param_group))
         put.put(nn.Module, train=self._before(nn.Module.train, self._on_train))
+        for owner, name in ((nn.Module, "to"), (nn.Module, "cuda"), (torch, "load")):
+            put.put(owner, **{name: self._before(getattr(owner, name), self._on_move)})
         put.put(nn.functional, cross_entropy=self._before(nn.functional.cross_entropy, self._on_cross_entropy))
         of_two = nn.functional.binary_cross_entropy_with_logits
         put.put(nn.functional, binary_cross_entropy_with_logits=self._before(of_two, self._on_squashed))
@@ -192,6 +196,8 @@ class HabitWatch:
     def _is_habit(self, code: str, steps: set[int]) -> bool:
         if code in _EACH_STEP:
             return len(steps) >= max(_FEW_STEPS, self.step / 2)
+        if code == "forward-not-used":
+            return len(steps) >= max(1, self.step / _SELDOM)
         return len(steps) > (1 if code in _TWICE else 0)
 
     def _note(self, code: str, line: str = "") -> None:
@@ -378,6 +384,9 @@ class HabitWatch:
             self._thrown_away = _ThrownAway.of(self._backward, owner.parameters())
         else:
             self._thrown_away = _ThrownAway.of(self._backward, _parameters_of(owner))
+
+    def _on_move(self, *args: Any, **kwargs: Any) -> None:
+        self.models_moved[places.place()] += 1
 
     def _on_train(self, module: nn.Module, mode: bool = True) -> None:
         if mode:

@@ -94,7 +94,7 @@ class Values:
     simulated: float
     real: float
     basis: Basis = field(repr=False)
-    must_read: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # lines that need values
+    must_read: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # lines that have to wait
     price: float | None = None
     run_steps: int | None = None
 
