@@ -189,8 +189,8 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     tensors: list[torch.Tensor] = []
     inner_args = [_unwrap(arg, tensors) for arg in args]
     inner_kwargs = {name: _unwrap(value, tensors) for name, value in kwargs.items()}
-    by_place = plan.generator is not None and plan.generator < len(args)
-    check_generator(args[plan.generator] if by_place else kwargs.get("generator"))
+    place = plan.generator
+    check_generator(args[place] if place is not None and place < len(args) else kwargs.get("generator"))
     if plan.mutates and shapes_in_place.any_stale():
         _refuse_stale(plan, args, kwargs, tensors)
     index = _common_index(func, plan, tensors)
