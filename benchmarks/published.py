@@ -21,7 +21,7 @@ Rows that a constant of the clock was chosen by are marked (`fitted`) and count 
 timm's tables do not say with which options they were made. Their parameter counts show that models were fused
 (`--reparam`) in those of torch 2.9 and not in that of 2.4; that models with group norm are half as fast as with batch
 norm on the RTX 5090, and nearly as fast on the others, shows that norms ran in float16 (`--fast-norm`) on all but the
-5090. Of the RTX PRO 6000 Max-Q 31 models are compared. Of compiled models 28 are compared (`benchmarks.compiled`
+5090. Of the RTX PRO 6000 Max-Q 31 models are compared. Of compiled models 39 are compared (`benchmarks.compiled`
 says which), and no constant was chosen by them. NVIDIA's inference has the loss, the hits among the first five and
 their reading in its time; Hugging Face's models are written again by timm; of the A100s of both nobody says how much
 memory they have. The layer of BERT left its dropout on.
