@@ -12,12 +12,13 @@ from typing import Any
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.functional_tensor import FunctionalTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import BASE, TORCH, Args, Kwargs, Operator
 
-_DEVICE = torch.ops.prim.device.default
+_DEVICE, _LIFT = torch.ops.prim.device.default, torch.ops.aten.lift_fresh.default
 _modes: Any = fake_tensor.FakeTensorMode
 
 
@@ -82,8 +83,22 @@ def _lead(value: Any, kind: Callable[[], str]) -> Any:
     return torch.device(kind(), value.index) if is_gpu else value  # pyright: ignore[reportArgumentType]
 
 
+def _is_real(tensor: torch.Tensor) -> bool:
+    """Return whether a tensor is on a simulated GPU, and not fake."""
+    return not isinstance(tensor, fake_tensor.FakeTensor) and device_kind.is_ours(tensor.device)
+
+
+def _faked(tensor: torch.Tensor, mode: Any, kind: Callable[[], str]) -> torch.Tensor:
+    """Return a fake tensor on the GPU for one that C++ made and moved there, as since PyTorch 2.15 for `x[[0, 2]]`."""
+    with _disable_current_modes(), torch.no_grad():
+        like = torch.empty_strided(tuple(tensor.shape), tuple(tensor.stride()), dtype=tensor.dtype, device="meta")
+        return fake_tensor.FakeTensor(mode, like, torch.device(kind(), tensor.device.index or 0))
+
+
 def _led_back(plain: Callable[..., Any], kind: Callable[[], str]) -> Callable[..., Any]:
     def dispatch(self: Any, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
+        if func is _LIFT and _is_real(args[0]):
+            return _faked(args[0], self, kind)
         args, kwargs = tuple(_lead(one, kind) for one in args), dict(kwargs or {})
         if "device" in kwargs:
             kwargs["device"] = _lead(kwargs["device"], kind)
