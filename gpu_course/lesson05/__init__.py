@@ -78,6 +78,8 @@ def _(case: Case) -> None:
         model.to(case.device)
         follows(case, model, train_step, edges.permuted(x), torch.tensor([2, 0, 5]), case.device)
         follows(case, model, train_step, edges.sliced(x), torch.tensor([1, 1, 1]), case.device)
+    pictures = nn.Sequential(nn.Conv1d(2, 3, 1), nn.Flatten(), nn.Linear(9, 6)).to(case.device)
+    follows(case, pictures, train_step, torch.randn(3, 2, 3), torch.tensor([2, 0, 5]), case.device)
 
 
 def _a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) -> None:

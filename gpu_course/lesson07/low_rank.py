@@ -110,6 +110,8 @@ def _(case: Case) -> None:
         with _Large(inputs * outputs) as large:
             got = case.use(layer, x)
         _equals_by_hand(case, layer, linear, x, got)
+        case.instead(not layer.training, "starts in evaluation mode", "a module starts in training mode")
+        _equals_by_hand(case, layer, linear, x, case.use(layer.eval(), x))  # what was trained counts there, too
         case.instead(
             large.made,
             "computes a matrix as large as the weight",
