@@ -397,3 +397,18 @@ for model in models:
     report = reported(text, tmp_path, "moves", TIMES=times)
     assert 'model.to("cuda")' in [row.source for row in report.waits]
     assert [one.code for one in report.suspects] == codes
+
+
+def test_a_model_that_its_optimizer_does_not_know_gets_one_remark(tmp_path):
+    text = """import copy
+import torch
+from torch import nn
+model = nn.Linear(16, 512).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+model = copy.deepcopy(model)
+for _ in range(6):
+    model.zero_grad()
+    model(torch.randn(64, 16, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+    assert [one.code for one in reported(text, tmp_path, "copied").suspects] == ["optimizer-of-other-parameters"]

@@ -191,6 +191,8 @@ class HabitWatch:
         """Return the habits seen until now: those about results first."""
         self._judge()
         remarks = [remark(code, line) for (code, line), seen in self._steps.items() if self._is_habit(code, seen)]
+        if any(one.code == "optimizer-of-other-parameters" for one in remarks):  # which says why nobody uses them
+            remarks = [one for one in remarks if one.code != "gradients-not-used"]
         return sorted(remarks, key=lambda one: one.about != "result")
 
     def _is_habit(self, code: str, steps: set[int]) -> bool:
