@@ -126,6 +126,11 @@ def test_heads_of_other_widths_have_the_kernel_that_cuda_chooses(dtype, width, n
     assert name or sum(kernel.name == "bmm" for kernel in called) == 2
 
 
+def test_numbers_that_a_program_puts_on_its_device_are_in_the_kernel():
+    found = simgpu.compiled(lambda x: x * torch.tensor(2.0, device=x.device) + x[[0, 2]].sum(), torch.ones(3, 3))
+    assert found.error == "" and len(found.graphs) == 1 and not any(kernel.library for kernel in found.kernels)
+
+
 def test_devices_and_the_face_make_no_difference(_fresh):  # noqa: F811
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.ones(4, 8)
     on_cpu = simgpu.compiled(model, x)

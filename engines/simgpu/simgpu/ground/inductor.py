@@ -168,6 +168,7 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
     try:
         if not _has_gpu():
             fakes.replace(put, lambda: "cuda")
+            put.put(TORCH.fx.experimental.proxy_tensor, CONSTANT_NUMEL_LIMIT=-1)  # constants would go to a GPU
             _register_autocast()
         put.put(TORCH._inductor.graph.GraphLowering, codegen=codegen)
         put.put(TORCH._inductor.scheduler, has_triton=lambda *args: True)
