@@ -92,12 +92,12 @@ def _container_difference(got: Any, expected: Any, where: str, rest: dict[str, A
     return next((problem for problem in problems if problem), "")
 
 
-def where_they_differ(got: Any, expected: Any, **tolerances: float) -> tuple[Any, Any]:
+def where_they_differ(got: Any, expected: Any, *, rtol: float, atol: float) -> tuple[Any, Any]:
     """Return what a message shows of both: of tables of tensors, such as states of models, an entry that differs."""
     tables = isinstance(got, dict) and isinstance(expected, dict) and got.keys() == expected.keys()
     if not tables or not any(isinstance(value, torch.Tensor) for value in expected.values()):
         return got, expected
-    names = (name for name in expected if difference(got[name], expected[name], **tolerances))
+    names = (name for name in expected if difference(got[name], expected[name], rtol=rtol, atol=atol))
     name = next(names, None)
     return (got, expected) if name is None else ({name: got[name]}, {name: expected[name]})
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from kernelcheck.triton.blocks import BOOL, Block, Pointer, as_block, constant, sizes
+from kernelcheck.triton.blocks import BOOL, Block, Pointer, as_block, combine, constant, sizes
 from kernelcheck.triton.memory import wrong
 
 _PADDINGS = {"": None, "zero": 0, "nan": math.nan}
@@ -27,7 +28,7 @@ class BlockPointer:
     def advance(self, offsets: Any) -> BlockPointer:
         """Return the pointer moved by so many elements along each axis."""
         moved = _numbers("offsets", offsets, len(self.shape), narrow=True)
-        return replace(self, offsets=tuple(old + new for old, new in zip(self.offsets, moved, strict=True)))
+        return replace(self, offsets=tuple(map(functools.partial(combine, "add"), self.offsets, moved)))
 
     def pointers(self) -> Pointer:
         """Return a pointer to each element of the block."""
