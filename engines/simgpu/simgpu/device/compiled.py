@@ -230,6 +230,7 @@ class _Outside(OperatorLog):
     def __torch_dispatch__(
         self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
+        """Do as ever: what `_should_skip_dynamo` says counts for a method of the class itself alone."""
         return super().__torch_dispatch__(func, types, args, kwargs)
 
 

@@ -1,6 +1,9 @@
-"""Which node of autograd's graph runs an operator, and is it a new one?"""
+"""Which node of autograd's graph runs an operator, is it a new one, and which nodes has a graph?"""
 
+import math
 import threading
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -36,3 +39,20 @@ def new_node() -> str:
         return ""
     _here.last = backward, number
     return kind
+
+
+def graph_nodes(begins: Iterable[Any], ends: Iterable[Any] = (), most: float = math.inf) -> list[Any]:
+    """Return the nodes of the graphs that begin with these, each once, up to `ends`, which are left out."""
+    waiting, seen, nodes = list(begins), set(ends), list[Any]()
+    while waiting and len(nodes) < most:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            nodes.append(node)
+            waiting += [below for below, _ in node.next_functions]
+    return nodes
+
+
+def is_leaf(node: Any) -> bool:
+    """Return whether a node adds a gradient to that of its `variable`, such as a parameter."""
+    return node.name().endswith("AccumulateGrad")

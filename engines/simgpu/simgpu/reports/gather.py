@@ -36,7 +36,6 @@ def gather(session: Recording) -> Report:
     events, first, last = _window(session.log.events)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
     timeline = Timeline.of(play(events, machine, gpus), first, last)
-    step_s = timeline.total_ns / (last - first) / 1e9
     row = max(timeline.rows, key=lambda name: (timeline.busy_ms(name), name == timeline.rows[0]))
     steps, capacity = last - first, session.capacities[gpu]
     gaps = _split(timeline.gaps(row), timeline)
@@ -49,6 +48,7 @@ def gather(session: Recording) -> Report:
         scaling=sum(one.nbytes for one in at_peak if one.grows_with_batch),
         optimizer=run.optimizer,
     )  # fmt: skip
+    step_s = timeline.total_ns / steps / 1e9
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,

@@ -15,6 +15,7 @@ import torch
 
 from simgpu.clock.lines import Line
 from simgpu.ground import places
+from simgpu.ground.nodes import graph_nodes
 from simgpu.reports.holdings import MADE, Held, Holdings
 
 _MOST_NODES = 200_000  # of graphs that are walked
@@ -126,24 +127,13 @@ def _kept_with_graphs(holdings: Holdings, until: int) -> list[tuple[torch.Tensor
 def _roots(kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
     """Return those tensors whose graph is part of no other one's: the others are alive because of them."""
     graphs = [tensor.grad_fn for tensor, _ in kept if tensor.grad_fn is not None]
-    inner = _nodes(below for graph in graphs for below, _ in graph.next_functions)
+    inner = set(graph_nodes((below for graph in graphs for below, _ in graph.next_functions), most=_MOST_NODES))
     return [pair for pair in kept if pair[0].grad_fn not in inner]
-
-
-def _nodes(begins: Iterable[Any]) -> set[Any]:
-    """Return the nodes of the graphs that begin so."""
-    waiting, nodes = list(begins), set()
-    while waiting and len(nodes) < _MOST_NODES:
-        node = waiting.pop()
-        if node is not None and node not in nodes:
-            nodes.add(node)
-            waiting += [below for below, _ in node.next_functions]
-    return nodes
 
 
 def _steps_of(graph: Any) -> int:
     """Return of how many steps a graph has parts."""
-    marks = (node.metadata.get(__name__) for node in _nodes([graph]))
+    marks = (node.metadata.get(__name__) for node in graph_nodes([graph], most=_MOST_NODES))
     return len({mark.step for mark in marks if mark is not None})
 
 
