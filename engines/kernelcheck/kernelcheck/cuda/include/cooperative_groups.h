@@ -28,7 +28,6 @@ class thread_group {
 
  public:
   KC_INSIDE thread_group(unsigned lanes, unsigned count) : mask(lanes), n(count) {}
-  KC_INSIDE unsigned kc_lanes() const { return mask; }
   KC_INSIDE unsigned long long size() const { return n ? n : kc_threads(); }
   KC_INSIDE unsigned long long num_threads() const { return size(); }
   KC_INSIDE unsigned long long thread_rank() const { return n ? __popc(mask & ((1u << kc_lane()) - 1)) : kc_index(); }
@@ -49,7 +48,7 @@ struct thread_block : thread_group {
 KC_HERE thread_block this_thread_block() { return thread_block(); }
 
 // What lanes of a warp give one another.
-template <class Group> struct kc_lanes_of : thread_group {
+struct kc_part_of_warp : thread_group {
   using thread_group::thread_group;
   KC_INSIDE unsigned size() const { return n; }
   KC_INSIDE unsigned num_threads() const { return n; }
@@ -81,10 +80,10 @@ template <class Group> struct kc_lanes_of : thread_group {
 template <unsigned N, class Parent = void> struct thread_block_tile;
 template <class Parent> struct kc_parent : thread_block {};  // of which a tile is a part
 template <unsigned N, class P> struct kc_parent<thread_block_tile<N, P>> : thread_block_tile<N, P> {};
-template <unsigned N, class Parent> struct thread_block_tile : kc_lanes_of<thread_block_tile<N, Parent>> {
+template <unsigned N, class Parent> struct thread_block_tile : kc_part_of_warp {
   static_assert(N && N <= 32 && !(N & (N - 1)), "a tile has 1, 2, 4, 8, 16 or 32 threads");
   static constexpr unsigned kc_all = N == 32 ? 0xffffffffu : (1u << N % 32) - 1;
-  KC_INSIDE thread_block_tile() : kc_lanes_of<thread_block_tile>(kc_all << (kc_lane() & ~(N - 1)), N) {}
+  KC_INSIDE thread_block_tile() : kc_part_of_warp(kc_all << (kc_lane() & ~(N - 1)), N) {}
   template <class Other> KC_INSIDE thread_block_tile(const thread_block_tile<N, Other>&) : thread_block_tile() {}
   KC_INSIDE static constexpr unsigned size() { return N; }
   KC_INSIDE static constexpr unsigned num_threads() { return N; }
@@ -92,7 +91,7 @@ template <unsigned N, class Parent> struct thread_block_tile : kc_lanes_of<threa
   KC_INSIDE static unsigned meta_group_size() { return (kc_parent<Parent>::size() + N - 1) / N; }
   KC_INSIDE static unsigned meta_group_rank() { return kc_parent<Parent>::thread_rank() / N; }
   template <class T> KC_INSIDE T shfl_xor(T v, unsigned by, KC_LINE) const {
-    return this->kc_give(v, (thread_rank() ^ by) & (N - 1), line);
+    return kc_give(v, (thread_rank() ^ by) & (N - 1), line);
   }
 };
 template <unsigned N> KC_HERE thread_block_tile<N, thread_block> tiled_partition(const thread_block&) { return {}; }
@@ -106,8 +105,8 @@ KC_HERE thread_group tiled_partition(const thread_group&, unsigned n) {
   return thread_group(all << (kc_lane() & ~(n - 1)), n);
 }
 
-struct coalesced_group : kc_lanes_of<coalesced_group> {
-  KC_INSIDE coalesced_group(unsigned lanes) : kc_lanes_of<coalesced_group>(lanes, unsigned(__popc(lanes))) {}
+struct coalesced_group : kc_part_of_warp {
+  KC_INSIDE coalesced_group(unsigned lanes) : kc_part_of_warp(lanes, unsigned(__popc(lanes))) {}
 };
 KC_INSIDE coalesced_group coalesced_threads(KC_LINE) { return coalesced_group(kc_active(line)); }
 

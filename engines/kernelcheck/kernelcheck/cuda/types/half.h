@@ -87,7 +87,6 @@ KC_FUNCTIONS(template <class F> KC_HERE, kc_16bit<F>, typename kc_itself<kc_16bi
   struct __align__(4) name { T x, y; KC_COPIES(name) name(T a, T b) : x(a), y(b) {} }; \
   KC_PAIR_OPERATOR(name, +) KC_PAIR_OPERATOR(name, -) KC_PAIR_OPERATOR(name, *) KC_PAIR_OPERATOR(name, /) \
   KC_HERE name operator-(name a) { return name(-a.x, -a.y); } \
-  KC_HERE name make_##name(T a, T b) { return name(a, b); } \
   KC_HERE name __lowhigh2highlow(name a) { return name(a.y, a.x); } \
   KC_PAIR_2(name, __hadd2, __hadd) KC_PAIR_2(name, __hsub2, __hsub) KC_PAIR_2(name, __hmul2, __hmul) KC_PAIR_2(name, __h2div, __hdiv) \
   KC_PAIR_2(name, __hadd2_rn, __hadd) KC_PAIR_2(name, __hsub2_rn, __hsub) KC_PAIR_2(name, __hmul2_rn, __hmul) \
