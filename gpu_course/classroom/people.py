@@ -83,7 +83,8 @@ def gathered(lines: Iterable[str]) -> Class:
     remarks, unread = [], []
     for line in reading.lines(lines):
         if isinstance(line, reading.Unread):
-            unread += [line] if line not in unread else []
+            if line not in unread:
+                unread.append(line)
             continue
         name, code = line.says.name.strip(), line.says.code
         key = (name.casefold(), code) if name else (f"\n{line.number}", code)

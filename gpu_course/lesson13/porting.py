@@ -80,12 +80,13 @@ def _(case: Case) -> None:
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3))
         twin = copy.deepcopy(model)
         batches = [(torch.randn(size, 3), torch.randint(3, (size,))) for size in sizes]
-        for parameter in model.parameters() if len(sizes) == 4 else ():
-            parameter.grad = torch.ones_like(parameter)  # of an earlier training
+        trained_before = len(sizes) == 4
+        for parameter in model.parameters() if trained_before else ():
+            parameter.grad = torch.ones_like(parameter)
         moved = [tensor for parameter in model.parameters() for tensor in (parameter, parameter.grad)]
         copies = 2 * len(sizes) + sum(tensor is not None for tensor in moved)
         why = "this is the mean loss of the steps"
-        why += "; the parameters had gradients, which the program clears before each step" if len(sizes) == 4 else ""
+        why += "; the parameters had gradients, which the program clears before each step" if trained_before else ""
         got = case.call(model, batches, case.device, modifies=True)
         counts = case.counts
         placed = {parameter.device for parameter in model.parameters()}
