@@ -63,14 +63,21 @@ def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: f
     if isinstance(got, bool) or imaginary or not (type(got) in (int, float, complex) or numpys):
         return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     try:
-        exact = isinstance(got, int) and isinstance(expected, int)  # a count that is nearly right is wrong
+        exact = isinstance(expected, numbers.Integral)  # a count that is nearly right is wrong
         near = 0.0 if exact else atol + rtol * abs(cast(Any, expected))
         away: Any = got
         close = got == expected or (near < math.inf and abs(away - expected) <= near)  # near inf all would be
     except OverflowError:  # an integer too large for a float
         close = False
+    if close and _float_for_int(got, expected):
+        return f"{where} is {got}, a float, expected the int {expected}: divide with //, or wrap it in int(...)"
     both_nan = got != got and expected != expected
     return "" if close or both_nan else f"{where} is {shown(got)}, expected {shown(expected)}"
+
+
+def _float_for_int(got: Any, expected: Any) -> bool:
+    """Return whether `got` is a float, which is no index and no size, where `expected` is an int."""
+    return isinstance(expected, numbers.Integral) and isinstance(got, float | np.floating)
 
 
 def _array_difference(got: np.ndarray, expected: np.ndarray, where: str, rtol: float, atol: float) -> str:

@@ -4,7 +4,7 @@ import inspect
 import tomllib
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Set
 from pathlib import Path
 
 from torch.profiler import ProfilerAction, schedule
@@ -410,10 +410,11 @@ diagnose.leaves_out("an answer in words stays what it is", "second_call")
 def _(case: Case) -> None:
     got = case.call()
     case.instead(not isinstance(got, dict), "returns no dict", "a set of causes for each number is asked for", got=got)
-    strange = [number for number in got if number not in CASES]
+    strange = [number for number in got if number not in CASES or isinstance(number, float)]
     case.instead(strange, f"has the key {strange[:1]}", "the cases have the numbers 1 to 7", got=got)
-    text = next((number for number in got if isinstance(got[number], str)), 0)
-    case.instead(text, f"gives case {text} a text, not a set", "a case may have several causes: {…}", got=got)
+    other = next((number for number in got if not isinstance(got[number], Set)), 0)
+    kind = type(got.get(other)).__name__
+    case.instead(other, f"gives case {other} a {kind}, not a set", "a set of causes is asked for: {…}", got=got)
     given = {number: _causes(got.get(number)) for number in CASES}
     for number, causes in given.items():
         case.instead(not causes, f"case {number}: no cause is named", f"choose from {', '.join(CAUSES)}")
@@ -434,7 +435,7 @@ def _(case: Case) -> None:
 
 
 def _causes(given: object) -> set[str]:
-    return {str(one) for one in given} if isinstance(given, Iterable) else set()
+    return {str(cause) for cause in given} if isinstance(given, Set) else set()
 
 
 def _left(number: int, causes: set[str]) -> str:
@@ -444,9 +445,9 @@ def _left(number: int, causes: set[str]) -> str:
 
 
 diagnose.alternative(
-    "lists in place of sets: the order then says which cause you would repair first",
+    "sets that nobody can change later: they may be keys of a dict, and members of other sets",
     edit("""
         -        6: {"loader", "synchronisation"},
-        +        6: ["loader", "synchronisation"],
+        +        6: frozenset({"loader", "synchronisation"}),
     """),
 )

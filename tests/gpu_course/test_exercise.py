@@ -722,6 +722,9 @@ class Lying(torch.Tensor):
     (np.int64(1), True, "is of type NumPy's int64, expected bool"),
     (np.float64(1), torch.ones(1), "is of type NumPy's float64, expected a tensor"),
     (np.float64(1.5), 1, "1.5"),
+    (2.0, 2, "the result is 2.0, a float, expected the int 2: divide with //, or wrap it in int(...)"),
+    ([1, np.float64(2)], [1, 2], "the result[1] is 2.0, a float, expected the int 2"),
+    (2.0, 3, "the result is 2.0, expected 3"),
     (1, True, "type int"),
     ({1, 2}, {1, 3}, "expected {1, 3}"),
     ([1, [2, 3]], [1, [2, 4]], "the result[1][1] is 3, expected 4"),
@@ -741,7 +744,7 @@ def test_equal_values_do_not_differ_and_what_cannot_be_compared_is_a_fault_of_th
     assert difference([float("inf")], [float("inf")]) == "" != difference([1.0], [float("inf")], rtol=1e-3)
     assert "nan or inf among them" in difference(torch.full((13,), torch.nan), torch.zeros(13))
     assert difference({"b": 2, "a": 1}, {"a": 1, "b": 2}) == ""
-    for got, expected in [(np.float32(1), 1.0), (np.float64(1), 1.0), (np.int64(1), 1), (np.float64(1), 1)]:
+    for got, expected in [(np.float32(1), 1.0), (np.float64(1), 1.0), (np.int64(1), 1), (1, 1.0)]:
         assert difference(got, expected) == ""
     with pytest.raises(TypeError, match="compare by identity"):
         difference(iter_of(), iter_of())
