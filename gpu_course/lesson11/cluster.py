@@ -9,6 +9,8 @@ import heapq
 import random
 import textwrap
 from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any
 
 from gpu_course.lesson11.interruptions import CAUSES, DAY_S, HOUR_S, NODES, WARNED, WEEK_S, Event
 
@@ -157,6 +159,22 @@ class _Checkpoint:
     whole: bool = True
 
 
+def _require_decision(decision: Any, checkpoints: tuple[int, ...]) -> None:
+    """Raise TypeError or ValueError unless this is a decision that can be obeyed while these `checkpoints` are kept."""
+    if not isinstance(decision, Decision):
+        raise TypeError(f"decide returned {decision!r}, it must return a Decision")
+    if decision.cause not in ("", *CAUSES):
+        raise ValueError(f"cause is {decision.cause!r}, it must be one of: {', '.join(CAUSES)}")
+    nodes = decision.exclude
+    if not isinstance(nodes, tuple | list | set | frozenset) or not all(isinstance(node, Integral) for node in nodes):
+        raise TypeError(f"exclude is {nodes!r}, it must be a tuple of nodes, which are ints, such as (17,)")
+    if decision.checkpoint not in (None, *checkpoints) or isinstance(decision.checkpoint, float):
+        raise ValueError(
+            f"checkpoint is {decision.checkpoint!r}, it must be one of seen.checkpoints, here {checkpoints}: "
+            "a step, no place"
+        )
+
+
 class Cluster:
     """The nodes, the job and the clock; what happens to them, and what they show.
 
@@ -193,8 +211,12 @@ class Cluster:
             self.now_s, running, self.now_s - self._ended_s,
             self._done_s - self._saved[-1].done_s if running else 0.0,
             self._steps(), self._silence(),
-            messages, tuple(one.step for one in self._saved[-5:]), len(self._spares), self._save_s, RESTART_S,
+            messages, self._kept(), len(self._spares), self._save_s, RESTART_S,
         )  # fmt: skip
+
+    def _kept(self) -> tuple[int, ...]:
+        """Return the steps of the checkpoints that are shown, the newest last."""
+        return tuple(checkpoint.step for checkpoint in self._saved[-5:])
 
     def _steps(self) -> dict[int, float]:
         """Return for each node the seconds of its own work in a step, if one has just ended."""
@@ -218,16 +240,7 @@ class Cluster:
 
     def obey(self, decision: Decision) -> None:
         """Do what was decided, which takes time."""
-        if not isinstance(decision, Decision):
-            raise TypeError(f"decide returned {decision!r}, it must return a Decision")
-        if decision.cause not in ("", *CAUSES):
-            raise ValueError(f"cause is {decision.cause!r}, it must be one of: {', '.join(CAUSES)}")
-        if not isinstance(decision.exclude, tuple | list | set | frozenset):
-            raise TypeError(f"exclude is {decision.exclude!r}, it must be a tuple of nodes, such as (17,)")
-        if decision.checkpoint is not None and decision.checkpoint < 0:
-            raise ValueError(
-                f"checkpoint is {decision.checkpoint}, it must be one of seen.checkpoints: a step, no place"
-            )
+        _require_decision(decision, self._kept())
         if decision == Decision():
             return
         if decision.cause:

@@ -98,16 +98,20 @@ name_causes.leaves_out("it takes no argument", "other_input")
 @name_causes.checks
 def _(case: Case) -> None:
     got = case.call()
-    missing = [name for name in INCIDENTS if not isinstance(got, dict) or name not in got]
+    answers = got if isinstance(got, dict) else {}
+    missing = [name for name in INCIDENTS if name not in answers]
     case.instead(missing, "does not answer all incidents", f"missing: {', '.join(missing[:3])}")
+    strange = [name for name in answers if name not in INCIDENTS]
+    case.instead(strange, f"has the key {strange[:1]}", "the names of the incidents are those of INCIDENTS")
     for name, incident in INCIDENTS.items():
-        _check_answer(case, name, incident, got.get(name) if isinstance(got, dict) else None)
+        _check_answer(case, name, incident, answers.get(name))
 
 
 def _check_answer(case: Case, name: str, incident: Incident, answer: Any) -> None:
     """Check the cause and the next look of one incident."""
     case.about(f"name_causes() for {name!r}: {answer}", case.device)
-    known = isinstance(answer, tuple) and len(answer) == 2 and answer[0] in CAUSES and answer[1] in LOOKS
+    pair = isinstance(answer, tuple) and len(answer) == 2
+    known = pair and answer[0] in list(CAUSES) and answer[1] in list(LOOKS)  # lists take what is unhashable, too
     case.instead(not known, "is not (cause, look) of the two lists", "print CAUSES and LOOKS, and copy the names")
     if known:
         cause, look = answer

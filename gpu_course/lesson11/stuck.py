@@ -102,7 +102,15 @@ def _on_this_rank(ready: object, program: Callable) -> Any:
     return program(linear(), shares(dist.get_rank()))
 
 
-_SETS = shares, _others
+def _large(rank: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return two batches of a rank, both good: the second of rank 1 has a loss of 10^32, which float32 can hold."""
+    x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(35 + rank))
+    y = x.sum(dim=2, keepdim=True)
+    y[1, 0, 0] += rank * 2e16
+    return list(zip(x, y, strict=True))
+
+
+_SETS = shares, _others, _large
 
 
 def run(call: Callable) -> dict[str, Any]:

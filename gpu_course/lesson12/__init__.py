@@ -2,6 +2,7 @@
 
 import weakref
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -209,8 +210,8 @@ def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: tor
 
 train_steps.leaves_out(
     TRAINING,
-    "scalar empty permuted sliced huge tiny not_finite zero negative half bfloat16 double bool complex",
-    "places default_type evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
+    "scalar empty permuted sliced huge tiny not_finite negative half bfloat16 double bool complex",
+    "places default_type evaluation frozen all_frozen shared double_model scalar_parameter",
     "second_call unchanged",
 )
 
@@ -225,8 +226,9 @@ def _(case: Case) -> None:
         (case.device, (5, 3, 6), adamw),
     ):
         windows, case.device = torch.randint(256, shape), device
+        windows[:, 0, 1] = 0  # a target as any other
         model, twin = _model().to(device), _model()
-        optimizer, its = kind(model.parameters()), kind(twin.parameters())
+        optimizer, its = kind(_groups(model)), kind(_groups(twin))
         for parameter in model.parameters():  # gradients left from before do not count
             parameter.grad = torch.ones_like(parameter)
         got = case.call(model, optimizer, windows.to(device), modifies=True)
@@ -235,6 +237,11 @@ def _(case: Case) -> None:
         case.instead(not all(model.modes), "trains in evaluation mode", "the model came in training mode")
         case.instead(not model.training, "leaves the model in evaluation mode", "it came in training mode")
         case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a list of floats", ".tolist() reads it")
+        case.instead(  # inputs are all bytes of a window except the last
+            model.times - {shape[-1] - 1},
+            f"gives the model {max(model.times)} bytes of a window of {shape[-1]}",
+            "inputs are all bytes of a window except the last, which is a target alone",
+        )
         case.equal(
             got, _one_by_one(twin, its, windows), rtol=1e-4, atol=1e-5, why="this is the loss of each step, before it"
         )
@@ -249,11 +256,12 @@ def _(case: Case) -> None:
 
 
 class _Watched(nn.Sequential):
-    """A model of one byte that notes its mode at each pass, and in `kept` how many earlier graphs were still there."""
+    """A model of one byte that notes its mode and the bytes of a row at each pass, and in `kept` how many earlier graphs were still there."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
         self.modes: list[bool] = []
+        self.times: set[int] = set()
         self.kept, self._graphs = 0, []
 
     def __repr__(self) -> str:
@@ -262,6 +270,7 @@ class _Watched(nn.Sequential):
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         logits, graph = super().forward(tokens), set()  # sets have weak references
         self.modes.append(self.training)
+        self.times.add(tokens.shape[-1])
         self.kept = max(self.kept, sum(one() is not None for one in self._graphs))
         if logits.grad_fn is not None:
             logits.grad_fn.metadata["watched"] = graph  # it lives as long as the graph
@@ -272,6 +281,12 @@ class _Watched(nn.Sequential):
 def _model() -> _Watched:
     torch.manual_seed(3)
     return _Watched(nn.Embedding(256, 8), nn.Linear(8, 256))
+
+
+def _groups(model: nn.Module) -> list[dict[str, Any]]:
+    """Return the parameters in two groups, for an optimizer."""
+    first, *rest = model.parameters()
+    return [{"params": [first]}, {"params": rest, "weight_decay": 0.1}]
 
 
 def _one_by_one(model: nn.Module, optimizer: torch.optim.Optimizer, windows: torch.Tensor) -> list[float]:
