@@ -256,7 +256,10 @@ def _(case: Case) -> None:
 
 
 class _Watched(nn.Sequential):
-    """A model of one byte that notes its mode and the bytes of a row at each pass, and in `kept` how many earlier graphs were still there."""
+    """A model of one byte that notes at each pass its mode, the bytes of a row, and how many earlier graphs are left.
+
+    Those stand in `modes`, `times` and `kept`.
+    """
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__(*layers)
