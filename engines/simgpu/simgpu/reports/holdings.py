@@ -132,10 +132,13 @@ class Holdings:
 
     # ---- what is asked ------------------------------------------------------------------------------------------
     def made_bytes(self, gpu: int = 0) -> int:
-        """Return the bytes alive of what was made since the beginning: what was there may be garbage, and go."""
+        """Return the bytes alive of what was made since the beginning, but for the state of optimizers.
+
+        What was there before may be garbage, and go. An optimizer such as LBFGS keeps some of its last steps.
+        """
         self._accounts.bury()
-        made = [held.nbytes for held in self._live.values() if held.gpu == gpu and held.born > self._were_there]
-        return sum(made)
+        made = [held for held in self._live.values() if held.gpu == gpu and held.born > self._were_there]
+        return sum(held.nbytes for held in made if held.owner != "optimizer")
 
     def at_peak(self, gpu: int) -> list[Held]:
         """Return what was alive at the peak of a GPU; the bytes add up to it."""
