@@ -16,6 +16,7 @@ from simgpu.ground import places
 from simgpu.machine.prices import Cost
 
 OPTIMIZER = "optimizer step"
+LOADING, FIRST_BATCH = "data loading", "first batch of a loader"  # what the host is busy with
 GRADIENTS = "gradients"  # what clips and unscales them, between backward pass and optimizer
 
 SMALL_BYTES = 4096  # copies up to that are numbers and indices, and do not grow with the batch

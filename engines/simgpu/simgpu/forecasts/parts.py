@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections import Counter
 
-from simgpu.clock.events import GRADIENTS, OPTIMIZER
+from simgpu.clock.events import FIRST_BATCH, GRADIENTS, LOADING, OPTIMIZER
 from simgpu.device.timelines import Gap, Timeline
 
 _PARTS = {"recomputation": "backward", GRADIENTS: "optimizer", OPTIMIZER: "optimizer"}  # else the phase itself
@@ -34,7 +34,7 @@ def _part_of(gap: Gap, starts: list[int], parts: list[str]) -> str:
 
     `starts` and `parts` are those of the kernels, in order.
     """
-    if gap.cause == "data loading":
+    if gap.cause in (LOADING, FIRST_BATCH):
         return "data"
     if "H2D" in gap.cause:
         return "copy"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from simgpu.clock import host_time
-from simgpu.clock.events import Event, Message, Step
+from simgpu.clock.events import FIRST_BATCH, Event, Message, Step
 from simgpu.clock.events import Kernel as Queued
 from simgpu.clock.journal import Record
 from simgpu.clock.lines import Error, Line, Part, Row, rows
@@ -239,14 +239,23 @@ def _launching(gaps: list[Gap], timeline: Timeline) -> float:
 
 
 def _waits(gaps: list[Gap], timeline: Timeline, steps: int) -> list[Row]:
-    """Return the lines that keep the GPU waiting, but for launches; the count is that of the host's waits there."""
-    times = Counter(record.line for record in timeline.records if record.kind in ("wait", "work"))
-    lines = rows(
-        (Part(gap.line, gap.duration_ns / 1e9, 0, _cause(gap)) for gap in gaps if not _is_launching(gap)), steps
-    )
-    by_place = {str(Line.of(line)): count for line, count in times.items()}
-    counted = [by_place.get(str(Line(*row.parts)), row.count * steps) / steps for row in lines]
-    return [replace(row, count=count) for row, count in zip(lines, counted, strict=True)]
+    """Return the lines that keep the GPU waiting, but for launches; the count is that of the host's waits there.
+
+    The first batch of a loader has a row of its own, beside that of the later ones.
+    """
+    late = [gap for gap in gaps if not _is_launching(gap)]
+    busy = [record for record in timeline.records if record.kind in ("wait", "work")]
+    lines: list[Row] = []
+    for first in (False, True):
+        times = Counter(str(Line.of(record.line)) for record in busy if (record.name == FIRST_BATCH) is first)
+        parts = (Part(gap.line, gap.duration_ns / 1e9, 0, _cause(gap)) for gap in late if _is_first(gap) is first)
+        for row in rows(parts, steps):
+            lines.append(replace(row, count=times.get(str(Line(*row.parts)), row.count * steps) / steps))
+    return sorted(lines, key=lambda row: (-row.seconds, -row.bytes, -row.count))
+
+
+def _is_first(gap: Gap) -> bool:
+    return gap.cause == FIRST_BATCH
 
 
 def _wait_count(waits: list[Row]) -> float:

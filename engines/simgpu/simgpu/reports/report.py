@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from simgpu.clock.events import FIRST_BATCH, LOADING
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.lines import Error, Line, Row
 from simgpu.forecasts.time_forecast import TimeForecast
@@ -20,7 +21,8 @@ from simgpu.reports.remarks import Suspect
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
 _WORTH = 0.01  # the share of a step from which on a line is worth a look
 _WORTH_SELDOM = 0.05  # of one that fewer than half of the steps have, such as a value that is read once an epoch
-_WORTH_S = {"data loading": 1e-3, "a copy to the GPU": 1e-4}  # by words of a cause: less than that is quick enough
+_FEW = 3  # times: less often is no habit in a run without steps
+_WORTH_S = {LOADING: 1e-3, "a copy to the GPU": 1e-4}  # by words of a cause: less than that is quick enough
 _WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
 
 
@@ -128,8 +130,9 @@ class Values:
         """What to look at first: what spoils results, then memory that grows until the GPU is full, then time.
 
         Memory that would fill it after a million steps or more stands last, a few bytes of it nowhere. Lines that cost
-        less than 1 % of a step are left out, or less than 5 % where few steps have them, and so are what a
-        `GradScaler` and an optimizer with a closure must read: `waits` has them all.
+        less than 1 % of a step are left out, or less than 5 % where few steps have them, and so are the first batch of
+        a loader, and what must be read: by a `GradScaler`, by an optimizer with a closure, or as it decides over the
+        model's next input. Of a run without steps, what comes once or twice is left out. `waits` has them all.
         """
         seconds = {row.parts: row.seconds for row in self.waits}
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
@@ -150,8 +153,10 @@ class Values:
         worth = _WORTH if row.count >= 0.5 else _WORTH_SELDOM
         if row.parts in named or row.parts in self.must_read or row.seconds < worth * self.step_time:
             return False
+        if row.cause == FIRST_BATCH or (not self.steps and row.count < _FEW):
+            return False
         least_s = next((least for words, least in _WORTH_S.items() if words in row.cause), 0.0)
-        batches = max(row.count, 1) if "data loading" in row.cause else 1
+        batches = max(row.count, 1) if row.cause == LOADING else 1
         return row.seconds >= least_s * batches
 
     def what_if(
@@ -240,12 +245,17 @@ _ADVICE = {
     "message": "Messages between ranks hide behind computation where batches are larger, or buckets begin earlier.",
     "data loading": "Prepare batches ahead: more workers, less work for each sample.",
     "copy": "Copy larger pieces, from pinned memory, with `non_blocking=True`.",
+    "pinned copy": "It comes from pinned memory, as it should. Send fewer bytes, such as uint8 for pictures, or send "
+    "the next batch meanwhile, on a stream of its own.",
 }
 
-_KINDS = {"data loading": "data loading", "to the GPU": "copy", "the GPU waits for": "message"}  # by words of a cause
+_KINDS = {  # by words of a cause
+    LOADING: "data loading", "the GPU waits for a copy": "pinned copy", "to the GPU": "copy",
+    "the GPU waits for": "message",
+}  # fmt: skip
 _CODES = {
     "wait": "host-waits", "message": "messages-keep-waiting", "data loading": "data-loading",
-    "copy": "copies-keep-waiting",
+    "copy": "copies-keep-waiting", "pinned copy": "copies-keep-waiting",
 }  # fmt: skip
 
 

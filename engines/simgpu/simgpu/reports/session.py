@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import dataloader
 
 from simgpu.accounting import accounts
-from simgpu.clock.events import Log
+from simgpu.clock.events import FIRST_BATCH, LOADING, Log
 from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, Error, Line
 from simgpu.device import communication, state
 from simgpu.forecasts.whatif import Optimizer
@@ -71,6 +71,7 @@ class Recording:
         self.shapes = shapes
         self.log, self.run, self.errors = Log(), RunRecord(), []
         self.failure: Error | None = None  # what ended the program
+        self.loads = False  # whether a DataLoader has given a batch
         self.world, self.on = state.world, True
         self._stop_after, self.data_ms, self._progress = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
@@ -200,14 +201,20 @@ class Recording:
                 self._end_step()
 
     def _timed(self, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return `__next__` of data loaders, which lets the host be busy for as long as a batch took here."""
+        """Return `__next__` of data loaders, which lets the host be busy for as long as a batch took here.
+
+        The first batch of all takes what is done once, and the first one of new workers also their start.
+        """
         session = self
 
         def __next__(loader: Any) -> Any:
+            starts = not session.loads or (loader._num_workers > 0 and loader._num_yielded == 0)
+            is_first = starts and session.data_ms is None
             begun_s = turns.elapsed_s()
             batch = plain(loader)
             took_ms = (turns.elapsed_s() - begun_s) * 1e3 if session.data_ms is None else session.data_ms
-            session.world.clock.work("data loading", math.ceil(took_ms * 1e6))
+            session.world.clock.work(FIRST_BATCH if is_first else LOADING, math.ceil(took_ms * 1e6))
+            session.loads = True
             return batch
 
         return __next__

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from simgpu.clock.events import FIRST_BATCH, LOADING
 from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, Error
 from simgpu.forecasts.whatif import LAUNCHES, Option
 from simgpu.ground.units import bytes_text, seconds_text
@@ -124,7 +125,7 @@ def phases_sentence(report: Values) -> str:
 
 def data_sentence(report: Values) -> str:
     """Say where the time of loading data comes from."""
-    if "data" not in report.phases and not any(row.cause == "data loading" for row in report.waits):
+    if "data" not in report.phases and not any(row.cause in (LOADING, FIRST_BATCH) for row in report.waits):
         return ""
     if report.data_ms is not None:
         return f"A batch of a DataLoader takes {report.data_ms:g} ms: an input of this run."
