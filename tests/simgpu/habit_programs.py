@@ -184,10 +184,28 @@ HABITS = {
         ("optimizer.step()\n", "optimizer.step(); torch.cuda.synchronize()\n", "synchronize")
     ],
     "garbage-collected-in-each-step": [("optimizer.step()\n", "optimizer.step(); gc.collect()\n", "gc.collect()")],
-    "moved-in-each-step": [("scores = model(x)\n", "scores = model(x + table.cuda()[: len(x)])\n", "table.cuda()")],
+    "moved-in-each-step": [
+        ("scores = model(x)\n", "scores = model(x + table.cuda()[: len(x)])\n", "table.cuda()"),
+        (
+            "optimizer.zero_grad()\n",
+            "model.to('cuda'); optimizer.zero_grad()\n",
+            "optimizer.step()\n",
+            "optimizer.step(); model.to('cpu')\n",
+            "    model.eval()\n",
+            "    model.cuda().eval()\n",
+            "model.to('cuda')",
+        ),
+    ],
     "host-tensor-in-forward": [
         ("        x = x\n", "        x = x + torch.arange(16.0).to(x.device)\n", "torch.arange"),
         ("        x = x\n", "        x = x + torch.zeros(1, 16).cuda()\n", "torch.zeros"),
+        (
+            "self.drop = nn.Dropout(0.1)\n",
+            "self.drop = nn.Dropout(0.1); self.scale = torch.ones(16)\n",
+            "        x = x\n",
+            "        x = x * self.scale.to(x.device)\n",
+            "self.scale.to",
+        ),
     ],
     "loader-built-anew": [
         ("for x, y in loader:\n", "for x, y in DataLoader(data, batch_size=64):\n", "DataLoader(data, batch_size=64):"),

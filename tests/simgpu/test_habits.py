@@ -26,12 +26,15 @@ CASES = [  # each habit in one of the three styles, and once a week in all
 ]
 
 
-def reported(text, folder, name, **names):
-    """Run a program on CUDA's face, in this process, with these names known, and return its report."""
+def reported(text, folder, name, data_ms=0.01, **names):
+    """Run a program on CUDA's face, in this process, with these names known, and return its report.
+
+    A batch of a loader takes `data_ms`; None: what it takes here.
+    """
     path = folder / f"{name}.py"
     path.write_text(text, encoding="utf-8")
     linecache.checkcache()
-    with simgpu.cuda("T4", record=True, data_ms=0.01) as session:
+    with simgpu.cuda("T4", record=True, data_ms=data_ms) as session:
         teacher = nn.Linear(16, 4).cuda()
         with contextlib.redirect_stdout(io.StringIO()):
             known = {"TEACHER": teacher, "BACK": torch.randn(4, 16).cuda(), "KEPT": [], "LOGS": {}}
@@ -412,3 +415,102 @@ for _ in range(6):
     optimizer.step()
 """
     assert [one.code for one in reported(text, tmp_path, "copied").suspects] == ["optimizer-of-other-parameters"]
+
+
+INFERENCE = """import torch
+from torch import nn
+from torch.utils.data import DataLoader
+model = nn.Linear(256, 256).cuda().eval()
+rows = torch.ones(64 * BATCHES, 256)
+with torch.inference_mode():
+    for x in DataLoader(rows, batch_size=64, pin_memory=True):
+        y = model(x.to("cuda", non_blocking=True))
+"""
+
+
+@pytest.mark.parametrize(("later_s", "batches", "codes"), [(1e-5, 4, []), (1e-5, 2, []), (5e-3, 4, ["data-loading"])])
+def test_the_first_batch_of_a_run_says_nothing_of_its_loading(tmp_path, monkeypatch, later_s, batches, codes):
+    """It takes what is done once: with few batches, that was most of the time of an inference."""
+    times = iter([0.0, 0.05, *(0.05 + later_s * ((number - 1) // 2) for number in range(2, 40))])
+    monkeypatch.setattr(turns, "elapsed_s", times.__next__)
+    report = reported(INFERENCE, tmp_path, "inference", data_ms=None, BATCHES=batches)
+    assert [one.code for one in report.suspects if one.code != "copies-keep-waiting"] == codes
+    first = next(row for row in report.waits if row.cause == "first batch of a loader")
+    assert first.seconds == pytest.approx(0.05, rel=0.01)
+
+
+def test_of_a_pinned_copy_is_not_said_to_pin_it(tmp_path):
+    text = INFERENCE.replace("DataLoader(rows, batch_size=64, pin_memory=True)", "rows.pin_memory().split(64)")
+    text = text.replace("nn.Linear(256, ", "nn.Linear(4096, ").replace("BATCHES, 256)", "BATCHES, 4096)")
+    assert reported(text, tmp_path, "inference", BATCHES=2).suspects == [], "twice in a run without steps is no habit"
+    remarks = reported(text, tmp_path, "inference", BATCHES=8).suspects
+    assert [one.code for one in remarks] == ["copies-keep-waiting"]
+    assert "Send fewer bytes" in remarks[0].text and "non_blocking" not in remarks[0].text
+
+
+def test_the_history_of_an_optimizer_is_no_memory_that_grows(tmp_path):
+    text = """import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 1)).cuda()
+optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+x = torch.linspace(0, 6, 512, device="cuda").unsqueeze(1)
+def closure():
+    optimizer.zero_grad()
+    loss = (model(x) - x.cos()).square().mean()
+    loss.backward()
+    return loss
+for _ in range(6):
+    last = optimizer.step(closure)
+"""
+    assert reported(text, tmp_path, "lbfgs").suspects == []
+
+
+AGENT = """import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 2)).cuda()
+optimizer = torch.optim.Adam(model.parameters())
+for episode in range(4):
+    state, scores = [0.0, 0.0, 1.0], []
+    for _ in range(12):
+        logits = model(torch.tensor(state, device="cuda"))
+        action = logits.argmax().item()
+        scores.append(logits.log_softmax(0)[action])
+        state = [state[0] + action, state[1] + 1, 1.0]
+    loss = -torch.stack(scores).sum() * REWARD
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("reward", [0.0, 1.0])
+def test_who_plays_has_to_read_each_action(tmp_path, reward):
+    """An episode without a reward leaves gradients of zeros, which are gradients all the same."""
+    assert [one.code for one in reported(AGENT, tmp_path, "agent", REWARD=reward).suspects] == []
+
+
+def test_a_value_that_decides_nothing_need_not_be_read(tmp_path):
+    text = AGENT.replace("        state = [", "        print(logits.sum().item())\n        state = [")
+    text = text.replace("torch.tensor(state, device=", "torch.ones(3, device=")
+    assert "host-waits" in [one.code for one in reported(text, tmp_path, "agent", REWARD=1.0).suspects]
+    text = """import torch
+from torch import nn
+model = nn.Linear(256, 256).cuda()
+for x in torch.ones(256, 256).split(32):
+    scores = model(x.cuda())
+    kept = scores.argmax(1).cpu()
+"""
+    assert "host-waits" in [one.code for one in reported(text, tmp_path, "predict").suspects]
+
+
+def test_one_sample_at_a_time_is_a_small_batch_and_gets_one_remark(tmp_path):
+    text = """import torch
+from torch import nn
+first, last = nn.Linear(20, 64).cuda(), nn.Linear(64, 1).cuda()
+optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.01)
+for x in torch.randn(12, 20, device="cuda"):
+    optimizer.zero_grad()
+    last(first(x).relu()).square().mean().backward()
+    optimizer.step()
+"""
+    assert [one.code for one in reported(text, tmp_path, "single").suspects] == ["small-batch"]

@@ -29,6 +29,7 @@ _FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
 _SELDOM = 10  # steps, of which one may make a picture or a sample
 _LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
 _SMALL_BATCH = 8
+_LOOPED = 4  # calls of a model for one backward pass: with more, a loop over time or an environment sets the batch
 _VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "ToCopyBackward")
 _EACH_STEP = {  # what is a habit only if most steps have it
     "cache-emptied-in-each-step", "synchronised-in-each-step", "garbage-collected-in-each-step", "seed-in-each-step",
@@ -157,6 +158,10 @@ class HabitWatch:
         self._trained = WeakIdKeyDictionary()  # parameters that an optimizer changes
         self._gradients: dict[int, _Gradients] = {}  # by the identity of an optimizer
         self._backward = self._cleared = ""  # lines, since the last step of an optimizer
+        self._backwards = 0  # backward passes since then
+        self._read: set[str] = set()  # lines that have read a value since the model's last call
+        self._answered: set[str] = set()  # lines that have copied something to a GPU since then
+        self._asked: set[str] = set()  # lines that read what decides over the model's next input, and copy that
         self._thrown_away: _ThrownAway | None = None
         self._clearing = ""  # the line that threw away gradients of a backward pass that came again
         self._groups = 0  # of parameters, of all optimizers
@@ -166,6 +171,7 @@ class HabitWatch:
         self._sent = WeakIdKeyDictionary()  # the versions of tensors when they were copied to a GPU
         self._parts: weakref.WeakKeyDictionary[nn.Module, _Parts] = weakref.WeakKeyDictionary()
         put.put(state.world, sent=self._copied)
+        put.put(state.world.clock, wait_until=self._before(state.world.clock.wait_until, self._on_wait))
         passes = self._before(torch.autograd.backward, self._on_backward, self._after_backward)
         put.put(torch.autograd, backward=passes)
         for owner in (torch.optim.Optimizer, nn.Module):
@@ -227,14 +233,22 @@ class HabitWatch:
         if not parts.parameters:
             return
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
-        batch = given[0].shape[0] if given and given[0].dim() else 0
-        made = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor) and one.requires_grad]
+        results = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        made = [one for one in results if one.requires_grad]
         modes = [*self._modes(module, parts), *self._dropped]
         random = any(modes) if modes else None
         versions = [(weakref.ref(one), _version(one)) for one in [*given, *list(_alive(parts.parameters))[:1]]]
         called = _Pass(
-            module, places.place(), module.training, random, bool(made), batch, versions, not self._gradients
+            module,
+            places.place(),
+            module.training,
+            random,
+            bool(made),
+            _batch_of(given, results),
+            versions,
+            not self._gradients,
         )
+        self._ask(called)
         called.before = next((one for one in self._passes if one.had_the_tensors_of(called)), None)
         self._passes.append(called)
         for output in made[:1]:
@@ -251,6 +265,16 @@ class HabitWatch:
         """
         layers = list(_alive(parts.random))
         return [one.training and (model.training or one in self._set_to_train) for one in layers]
+
+    def _ask(self, called: _Pass) -> None:
+        """Note lines that had to read something, such as an action: what was copied to a GPU then is the next input.
+
+        Evaluation looks the same, but has no gradients, and more than one sample in a batch.
+        """
+        last = self._passes[-1] if self._passes else None
+        if last is not None and self._answered and last.model is called.model and (last.recorded or last.batch == 1):
+            self._asked |= self._read | self._answered
+        self._read, self._answered = set(), set()
 
     def registered(self, *what: object) -> None:
         """A module got a part: what was known of the parts of modules may be no longer so."""
@@ -271,6 +295,7 @@ class HabitWatch:
                 self._note("gradients-not-used", called.line)
         self._untrained = []
         largest = max((called.batch for called in self._passes if called.used), default=0)
+        calls = Counter(called.model for called in self._passes if called.used)
         for called in self._passes:
             called.judged += 1
             if called.may_be_used and not (last and called.judged == 1):
@@ -281,7 +306,8 @@ class HabitWatch:
             if called.used:
                 if called.random is False and not called.training:
                     self._note("training-in-evaluation-mode", called.line)
-                if called.batch and largest <= _SMALL_BATCH:
+                looped = calls[called.model] > _LOOPED * self._backwards
+                if called.batch and largest <= _SMALL_BATCH and not looped:
                     self._note("small-batch", called.line)
                 if not trained:
                     self._untrained.append(called)
@@ -309,9 +335,10 @@ class HabitWatch:
             self._note("gradients-never-cleared", self._backward)
         if self._clearing and not closure and self._thrown_away is not None and self._thrown_away.step_uses_others:
             self._note("gradients-thrown-away", self._clearing)
-        if self._backward and not any(_is_set(one.grad) for one in parameters):
-            code = "gradients-cleared-too-early" if self._cleared else "optimizer-of-other-parameters"
-            self._note(code, self._cleared)
+        if self._cleared and not any(_is_set(one.grad) for one in parameters):
+            self._note("gradients-cleared-too-early", self._cleared)
+        elif self._backward and all(one.grad is None for one in parameters):
+            self._note("optimizer-of-other-parameters")
         elif self.step < _LOOKED_AT and any(one.requires_grad and one.grad is None for one in parameters):
             used = [
                 one for called in self._passes if called.used for one in _alive(self._parts_of(called.model).parameters)
@@ -332,6 +359,8 @@ class HabitWatch:
     def end_step(self) -> None:
         """A step of the program has ended."""
         self._judge()
+        self._backwards = 0
+        self._asked.clear()
         self.step += 1
 
     # ---- calls that are watched ---------------------------------------------------------------------------------
@@ -369,6 +398,9 @@ class HabitWatch:
 
     def _on_backward(self, *args: Any, **kwargs: Any) -> None:
         self._backward, self._cleared = places.place(), ""
+        self._backwards += 1
+        self.must_read |= self._asked
+        self._read, self._answered = set(), set()
         if self._thrown_away is not None and self._thrown_away.is_made_again(self._backward):
             self._clearing = self._thrown_away.clearing
 
@@ -404,6 +436,10 @@ class HabitWatch:
         if _made_by(scores).startswith("SigmoidBackward"):
             self._note("sigmoid-before-loss")
 
+    def _on_wait(self, when_ns: int, reason: str) -> None:
+        if "D2H" in reason:
+            self._read.add(places.place())
+
     def _on_scaled_step(self, *args: Any, **kwargs: Any) -> None:
         self.must_read.add(places.place())
 
@@ -432,10 +468,24 @@ class HabitWatch:
             if not any(source is one or source._base is one for one in tree_leaves(self._inputs)):
                 self._note("host-tensor-in-forward")
             return
+        if self._read:
+            self._answered.add(places.place())
         version = _version(source)
         if self._sent.get(source) == (version, self.step - 1):
             self._note("moved-in-each-step")
         self._sent[source] = version, self.step
+
+
+def _batch_of(given: list[torch.Tensor], results: list[torch.Tensor]) -> int:
+    """Return the samples that a model got: the rows of its first tensor, 0 if nobody can say.
+
+    A vector of numbers is one sample, unless the result has as many rows.
+    """
+    if not given or not given[0].dim():
+        return 0
+    rows = given[0].shape[0]
+    is_vector = given[0].dim() == 1 and given[0].is_floating_point()
+    return 1 if is_vector and all(one.shape[:1] != (rows,) for one in results) else rows
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
@@ -511,7 +561,11 @@ def _is_set(gradient: torch.Tensor | None) -> bool:
 
 
 def small_batches(remarks: list[Suspect], *, launching: float, room: bool) -> Iterator[Suspect]:
-    """Yield the remarks, of small batches only where launches keep the GPU waiting and there is `room` for more."""
+    """Yield the remarks, one of small batches, and only where launches keep the GPU waiting and there is `room`."""
+    worth = launching >= 0.3 and room
     for suspect in remarks:
-        if suspect.code != "small-batch" or (launching >= 0.3 and room):
+        if suspect.code != "small-batch":
+            yield suspect
+        elif worth:
+            worth = False
             yield suspect
