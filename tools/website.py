@@ -128,8 +128,9 @@ def explorer_page(name: str, data: dict[str, Any]) -> str:
     stored = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
     return (
         f"# {found.title[0].upper()}{found.title[1:]}\n\n{question} Move a control. A notebook has more of them.\n\n"
-        f'<div class="explorer"><div class="controls"></div><img src="{data["folder"]}/{first["file"]}" '
-        f'alt="{html.escape(first["text"])}"><p aria-live="polite">{html.escape(first["text"])}</p>'
+        f'<div class="explorer"><div class="controls"></div><div class="picture">'
+        f'<img src="{data["folder"]}/{first["file"]}" alt="{html.escape(first["text"])}"></div>'
+        f'<p aria-live="polite">{html.escape(first["text"])}</p>'
         f'<script type="application/json">{stored}</script></div>\n'
     )
 

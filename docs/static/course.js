@@ -28,9 +28,19 @@ function explorer(place, data) {
 document.addEventListener("DOMContentLoaded", () => {
   document.querySelectorAll(".explorer").forEach((place) => explorer(place, JSON.parse(place.querySelector("script").textContent)));
 });
+// Printed columns scroll on narrow pages; sentences, and lines longer than an output has columns, wrap.
+document.addEventListener("DOMContentLoaded", () => {
+  document.querySelectorAll("div.cell_output pre").forEach((output) => {
+    const lines = output.textContent.split("\n");
+    const inColumns = lines.filter((line) => /\S {2,}\S/.test(line)).length > 1;
+    output.classList.toggle("columns", inColumns && lines.every((line) => line.length <= 100));
+  });
+});
 // Whoever uses the keyboard alone can scroll what is wider than the page.
 window.addEventListener("load", () => {
-  document.querySelectorAll("table, pre").forEach((each) => { if (each.scrollWidth > each.clientWidth) each.tabIndex = 0; });
+  document.querySelectorAll("table, pre, div.cell_output .text_html, .explorer .picture").forEach((each) => {
+    if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+  });
 });
 // The theme's column on the left says to nobody what it is.
 document.addEventListener("DOMContentLoaded", () => {

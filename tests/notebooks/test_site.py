@@ -350,6 +350,25 @@ def test_the_page_of_a_lesson_can_be_shared_opened_elsewhere_copied_and_is_remem
         assert [(one["id"], one["nodes"][0]["html"][:120]) for one in found] == []
 
 
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_on_a_narrow_page_columns_and_pictures_scroll_in_their_own_box_and_sentences_wrap(lesson_page, theme):
+    too_wide = "boxes => boxes.filter((box) => box.scrollWidth > box.clientWidth + 1).length"
+    with browser.browsing() as chromium:
+        page = chromium.new_context(color_scheme=theme, viewport={"width": 400, "height": 900}).new_page()
+        page.goto(lesson_page.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400
+        columns = page.locator("div.cell_output pre.columns", has_text="whole loop, live on cpu").first
+        lines = columns.text_content().rstrip().count("\n") + 1
+        height = columns.evaluate("box => parseFloat(getComputedStyle(box).lineHeight)")
+        assert columns.evaluate_all(too_wide) == 1 and columns.get_attribute("tabindex") == "0"
+        assert columns.bounding_box()["height"] < (lines + 3) * height, "lines of columns wrap"
+        assert page.locator("div.cell_output pre:not(.columns)").evaluate_all(too_wide) == 0
+        pictures = page.locator("div.cell_output img")
+        assert min(pictures.evaluate_all("all => all.map((one) => one.clientWidth)")) >= 500
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     """The whole site, in a folder."""
