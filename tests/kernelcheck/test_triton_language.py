@@ -464,3 +464,20 @@ def test_kernels_of_triton_compute_here_what_its_own_interpreter_computes(interp
         [sys.executable, program, where], env=environment, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("asked", "rounds"), [
+    ("", True), (', input_precision="tf32"', True), (", allow_tf32=True", True), (", allow_tf32=False", False),
+    (', input_precision="ieee"', False), (', input_precision="tf32x3"', False),
+])  # fmt: skip
+def test_a_product_of_float32_is_rounded_to_tf32_unless_more_is_asked_for(asked, rounds):
+    product = kernel(
+        f"r = tl.arange(0, 16); at = r[:, None] * 16 + r; a = tl.load(x + at); tl.store(out + at, tl.dot(a, a{asked}))"
+    )
+    x = torch.eye(16)
+    x[0, 0], x[1, 1] = 1 + 2**-10, 1 + 2**-11 + 2**-20  # the last bit that TF32 keeps, and two that it does not
+    x[2, 2], x[3, 3] = -torch.inf, torch.nan
+    result = kernelcheck.checked(product, (1,), x, torch.zeros(256), 0).results["out"].view(16, 16)
+    rounded = torch.tensor(1 + 2**-10) if rounds else x[1, 1]
+    torch.testing.assert_close(result[:2, :2], torch.diag(torch.stack([x[0, 0], rounded])) ** 2, rtol=1e-7, atol=0)
+    assert result[2, 2] == torch.inf and result[3, 3].isnan()

@@ -120,7 +120,7 @@ def kernel(x_ptr, out_ptr, stride, n, BLOCK: tl.constexpr):
 
 
 def _matmul(dtype=torch.float32):
-    a, b = _random(33, 50, dtype=dtype), _random(50, 41, dtype=dtype)
+    a, b = _random(33, 50).bfloat16().to(dtype), _random(50, 41).bfloat16().to(dtype)  # which TF32 leaves as they are
     args = (a, b, torch.zeros(33, 41, dtype=dtype), 33, 41, 50, *a.stride(), *b.stride(), 41, 1)
     return (3, 2), args, {"BM": 16, "BN": 32, "BK": 16}, (a.float() @ b.float()).to(dtype)
 
@@ -147,7 +147,7 @@ def kernel(a_ptr, b_ptr, out_ptr, M, N, K, am, ak, bk, bn, cm, cn,
 
 
 def _attention():
-    q, k, v = (_random(2, 40, 16, seed=seed) for seed in range(3))
+    q, k, v = (_random(2, 40, 16, seed=seed).bfloat16().float() for seed in range(3))
     want = (q @ k.transpose(1, 2) / 4).softmax(-1) @ v
     return (3, 2), (q, k, v, torch.zeros(2, 40, 16), 40, 0.25), {"D": 16, "BM": 16, "BN": 16}, want
 
@@ -171,7 +171,7 @@ def kernel(q_ptr, k_ptr, v_ptr, out_ptr, n, scale, D: tl.constexpr, BM: tl.const
         p = tl.exp(s - new[:, None])
         shrink = tl.exp(m - new)
         total = total * shrink + tl.sum(p, 1)
-        acc = acc * shrink[:, None] + tl.dot(p, v)
+        acc = acc * shrink[:, None] + tl.dot(p, v, input_precision="ieee")
         m = new
     out = acc / total[:, None]
     tl.store(out_ptr + base + rows[:, None] * D + d[None, :], out, mask=rows[:, None] < n)

@@ -230,12 +230,24 @@ def dot(
         raise wrong("tl.dot has no results in bf16: write .to(tl.bfloat16) behind it")
     dtype = I32 if a.dtype.kind < 2 else a.dtype if a.dtype.bits == 64 else wanted if a.dtype.bits == 16 else F32
     wide = np.int32 if a.dtype.kind < 2 else np.promote_types(a.dtype.numpy, np.float32)
-    data = a.data.astype(wide) @ b.data.astype(wide)
+    precision = str(input_precision or ("ieee" if allow_tf32 is False else "tf32")).lower()
+    rounded = _to_tf32 if precision == "tf32" and a.dtype is F32 else np.asarray
+    data = rounded(a.data.astype(wide)) @ rounded(b.data.astype(wide))
     running[-1].report.flops += 2 * a.numel * b.shape[-1]
     if acc is not None and (acc.shape != data.shape or acc.dtype is not dtype):
         what = f"the accumulator is {acc.dtype}{list(acc.shape)}, and the product {dtype}{list(data.shape)}"
         raise wrong(what, "shapes")
     return Block(data if acc is None else data + acc.data, dtype)
+
+
+def _to_tf32(numbers: np.ndarray) -> np.ndarray:
+    """Return float32 numbers with the 10 fractional bits of TF32, to the nearest.
+
+    It is Triton's default: https://triton-lang.org/main/python-api/generated/triton.language.dot.html
+    """
+    bits = numbers.astype(np.float32).view(np.uint32)
+    cut = ((bits + np.uint32(1 << 12)) & np.uint32(0xFFFFE000)).view(np.float32)
+    return np.where(np.isfinite(numbers), cut, numbers)
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------

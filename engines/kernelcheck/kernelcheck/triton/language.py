@@ -12,8 +12,8 @@ report = kernelcheck.checked(add, (triton.cdiv(n, 256),), x, y, out, n, BLOCK=25
 
 As on the device: types and their promotion, int32 that overflows, `//` and `%` that truncate, 16-bit floats rounded
 after each operation, pointers that know no shapes. An access out of bounds is an error at its line, not a wild one, and
-what Triton's compiler refuses is refused before the first program runs.
-Other than on the device: products of float32 are exact, not TF32.
+what Triton's compiler refuses is refused before the first program runs. `tl.dot` rounds float32 to TF32 where Triton
+does on GPUs since Ampere: unless `input_precision="ieee"` is asked for.
 """
 
 from __future__ import annotations
