@@ -7,6 +7,7 @@ number of the first: one fault stays one failure. Every other cell is judged.
 
 import ast
 import builtins
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -20,6 +21,8 @@ __all__ = ["is_cell", "names"]
 
 PATIENCE_S = 120  # for a message that a kernel has sent; nbval waits 5 s, which a busy machine needs now and then
 _BROKEN = pytest.StashKey[dict[str, str]]()  # of a notebook: names that a cell should have made, and that cell
+# COURSE_FORKED=no: each kernel, and each program that a cell starts, is a fresh Python, as readers have it
+_FORKED = sys.platform == "linux" and os.environ.get("COURSE_FORKED") != "no"
 _NOT_JUDGED = "not judged because of"
 
 
@@ -51,7 +54,7 @@ def imported(source: str) -> set[str]:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Fork the kernels of notebooks where that can be, from a process that has imported what they need."""
-    if sys.platform == "linux" and config.pluginmanager.has_plugin("nbval"):
+    if _FORKED and config.pluginmanager.has_plugin("nbval"):
         from nbval import kernel
 
         from tests import kernels
@@ -72,7 +75,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     if notebooks.not_reference() is not None:
         item.options["check"] = False
     option = item.config.option
-    if sys.platform == "linux" and not option.collectonly and not option.keyword:
+    if _FORKED and not option.collectonly and not option.keyword:
         from tests import kernels
 
         kernels.server()

@@ -7,6 +7,7 @@ On Linux the process is forked from one that has imported what nearly all such p
 import atexit
 import builtins
 import contextlib
+import functools
 import gc
 import importlib
 import json
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def said(*words, **options):
     if str(words[0]).startswith({at!r}): os.kill(os.getpid(), signal.SIGTERM)
 builtins.print = said
 """
-_LOADED = ("torch.distributed.tensor", "torch._dynamo")  # the second by the first step of an optimizer
+LOADED = ("torch.distributed.tensor", "torch._dynamo")  # the second by the first step of an optimizer
 
 
 def run(
@@ -65,11 +66,11 @@ def run(
 class Server:
     """A process that forks others, by the function `serve` of a module; it ends with this one."""
 
-    def __init__(self, module: str, path: list[str] | None = None) -> None:
+    def __init__(self, module: str, path: list[str] | None = None, *arguments: str) -> None:
         self.owner = os.getpid()
         self.connection, theirs = socket.socketpair()
         code = "" if path is None else f"import sys; sys.path[:] = {path!r}; "
-        code += f"from {module} import serve; serve({theirs.fileno()})"
+        code += f"from {module} import serve; serve{(theirs.fileno(), *arguments)}"
         with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", code], cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL,
@@ -100,11 +101,14 @@ class Server:
 _servers: dict[str, Server] = {}
 
 
-def server(module: str, path: list[str] | None = None) -> Server:
-    """Return this process's server of a module, started with the `path` for imports, or with that of a fresh Python."""
+def server(module: str, path: list[str] | None = None, *arguments: str) -> Server:
+    """Return this process's server of a module, started with the `path` for imports, or with that of a fresh Python.
+
+    Its function `serve` gets the `arguments`, behind its descriptor.
+    """
     found = _servers.get(module)
     if found is None or found.process.poll() is not None or found.owner != os.getpid():
-        found = _servers[module] = Server(module, path)
+        found = _servers[module] = Server(module, path, *arguments)
     return found
 
 
@@ -121,7 +125,7 @@ def requests(number: int, modules: tuple[str, ...]) -> Iterator[tuple[socket.soc
 
 def serve(number: int) -> None:
     """Fork a child for each request that comes through the connection with this descriptor, one after the other."""
-    with requests(number, ("tests.unneeded", *_LOADED)) as (connection, asked):
+    with requests(number, ("tests.unneeded", *LOADED)) as (connection, asked):
         for request in asked:
             if (pid := os.fork()) == 0:
                 connection.close()
@@ -130,8 +134,17 @@ def serve(number: int) -> None:
             connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
 
 
-def become(words: list[str], cwd: str, environment: dict[str, str], files: list[str]) -> None:
-    """Do in this process what Python does with these words, and end it."""
+def as_python(function: Callable) -> Callable:
+    """Let stacks show a function as a part of Python itself: of a program nothing of ours stands above it."""
+    function.__code__ = function.__code__.replace(co_filename="<frozen tests>")
+    return function
+
+
+@as_python
+def become(
+    words: list[str], cwd: str, environment: dict[str, str], files: Sequence[str] = (), *, safe: bool = False
+) -> None:  # fmt: skip
+    """Do in this process what Python does with these words, and end it; `safe`: with its flag -P."""
     for number, file in enumerate(files):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT if number else os.O_RDONLY), number)
     os.environ.clear()
@@ -141,32 +154,40 @@ def become(words: list[str], cwd: str, environment: dict[str, str], files: list[
     vars(sys.modules["__main__"])["__builtins__"] = builtins
     code = 1
     try:
-        _program(words)()
+        run, path = _program(words)
+        sys.path[:0] = [] if safe else [path]
+        run()
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         if end.code is not None and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
     except BaseException as error:
-        sys.excepthook(type(error), error, error.__traceback__)
+        sys.excepthook(type(error), error.with_traceback(_own(error.__traceback__)), None)
     finally:
         with contextlib.suppress(Exception):
             threading._shutdown()
         with contextlib.suppress(Exception):
             atexit._run_exitfuncs()
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            with contextlib.suppress(Exception):  # the program has closed it
+                stream.flush()
         os._exit(code)
 
 
-def _program(words: list[str]) -> Callable[[], object]:
-    """Return what runs `-c text`, `-m module` or `file`, each with its arguments."""
+def _own(traceback: types.TracebackType | None) -> types.TracebackType | None:
+    """Return the part of a traceback that begins in the program, as Python shows it."""
+    while traceback and traceback.tb_next and traceback.tb_frame.f_code.co_filename.startswith("<frozen"):
+        traceback = traceback.tb_next
+    return traceback
+
+
+def _program(words: list[str]) -> tuple[Callable[[], object], str]:
+    """Return what runs `-c text`, `-m module` or `file`, each with its arguments, and where it looks for imports."""
     first, *rest = words
+    sys.argv = [first, *rest[1:]] if first in ("-c", "-m") else words
     if first == "-c":
-        sys.argv, sys.path[:0] = ["-c", *rest[1:]], [""]
-        return lambda: exec(compile(rest[0], "<string>", "exec"), vars(sys.modules["__main__"]))
+        return functools.partial(exec, compile(rest[0], "<string>", "exec"), vars(sys.modules["__main__"])), ""
     if first == "-m":
-        sys.argv, sys.path[:0] = ["-m", *rest[1:]], [os.getcwd()]
-        return lambda: runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
-    sys.argv, sys.path[:0] = words, [str(Path(first).resolve().parent)]
-    return lambda: runpy.run_path(first, run_name="__main__")
+        return functools.partial(runpy.run_module, rest[0], run_name="__main__", alter_sys=True), os.getcwd()
+    return functools.partial(runpy.run_path, first, run_name="__main__"), str(Path(first).resolve().parent)

@@ -4,27 +4,33 @@
 environment, its folder and its path for imports are those of a fresh one.
 """
 
+import functools
+import importlib
 import os
 import signal
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
 
-from tests import children
+from tests import children, pythons
 
-# What a kernel imports, the first operator on the simulated GPU, the first picture and the first step of an optimizer.
-_LOADED = (
-    "ipykernel.kernelapp", "ipykernel.ipkernel", "torch", "torch.distributed.tensor", "matplotlib.pyplot", "ipywidgets",
-    "torch._dynamo",
-)  # fmt: skip
+# What a kernel imports and the first picture, beside what programs import.
+_LOADED = "ipykernel.kernelapp", "ipykernel.ipkernel", "matplotlib.pyplot", "ipywidgets"
 _START_S = 300.0  # the first one waits for the server's imports
 
 
 def server() -> children.Server:
     """Return the process that forks kernels. It begins with its imports when it is first asked for."""
-    return children.server("tests.kernels")
+    return children.server("tests.kernels", None, folder().name)
+
+
+@functools.cache
+def folder() -> tempfile.TemporaryDirectory:
+    """Return the folder where kernels find what stands for Python (`pythons`)."""
+    return tempfile.TemporaryDirectory(prefix="course-python-", ignore_cleanup_errors=True)
 
 
 class Forked(KernelManager):
@@ -78,11 +84,17 @@ class _Kernel:
         self.send_signal(signal.SIGKILL)
 
 
-def serve(number: int) -> None:
+@children.as_python
+def serve(number: int, folder: str) -> None:
     """Fork a kernel for each request that comes through the connection with this descriptor, and wait for none."""
+    sys.path.remove("")  # this folder, from which this module came
+    for name in children.LOADED:
+        importlib.import_module(name)
+    programs = pythons.begin(folder)
+    if programs and os.fork() == 0:
+        pythons.serve(programs)
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"  # as kernels set it before they import
     with children.requests(number, _LOADED) as (connection, asked):
-        sys.path.remove("")  # this folder, from which this module came
         usual = signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how a kernel ended
         for request in asked:
             if (pid := os.fork()) == 0:

@@ -3,6 +3,7 @@
 `python -m tests.machine [--once] [ARGUMENTS OF PYTEST]` runs every notebook as each processor of `EMULATED` computes,
 and as this one does, on 1, 2 and 4 threads. With `--once` each processor of `EMULATED` is met once, on a number of
 threads of its own: beside `make test`, which runs on one thread of this processor, no kind and no number is left out.
+Each kernel and each program that a cell starts is a fresh Python here, as readers have it, and not a fork (`pythons`).
 """
 
 import argparse
@@ -115,7 +116,7 @@ def main(arguments: list[str]) -> int:
     failed = 0
     for kind, threads in runs(options.once):
         print(f"{kind}, OMP_NUM_THREADS={threads}", flush=True)
-        environment = {**os.environ, **EMULATED.get(kind, {}), "OMP_NUM_THREADS": str(threads)}
+        environment = {**os.environ, **EMULATED.get(kind, {}), "OMP_NUM_THREADS": str(threads), "COURSE_FORKED": "no"}
         done = subprocess.run(tests, cwd=Path(__file__).resolve().parents[1], env=environment, check=False)
         failed += done.returncode != 0
     return failed
