@@ -19,6 +19,7 @@ from course_utils import explain
 __all__ = ["excerpt", "run", "run_tests"]
 
 _POLL_S = 0.5
+_COLOURS = ("FORCE_COLOR", "CLICOLOR_FORCE")  # a notebook sets them: its output would hold a terminal's commands
 _HANG_S = 900.0  # ends what hangs: on a busy machine a program of ten seconds takes minutes
 
 
@@ -45,7 +46,7 @@ def run(
         told.touch()
         how = {"shapes": shapes, "data_ms": data_ms, "steps": steps, "compiled": compiled}
         wait = functools.partial(_shown, told, progress)
-        return simgpu.run_in_child(_run, str(program), arguments, gpu, how, str(told), wait=wait)
+        return simgpu.run_in_child(_run, str(program), arguments, gpu, how, str(told), wait=wait, gpus=1)
 
 
 def _shown(told: Path, progress: bool, process: subprocess.Popen[bytes]) -> None:
@@ -67,6 +68,8 @@ def _run(program: str, arguments: tuple[str, ...], gpu: str, how: dict[str, Any]
     folder = Path(program).parent
     sys.path.insert(0, str(folder))
     os.chdir(folder)
+    for colours in _COLOURS:
+        os.environ.pop(colours, None)
     with open(told, "w", encoding="utf-8") as lines:
         return _recorded(program, simgpu.cuda(gpu, record=True, progress=lines, **how))
 

@@ -107,6 +107,20 @@ def test_a_program_that_asks_nothing_of_a_gpu_gets_no_good_news(tmp_path, capsys
     assert capsys.readouterr().out.startswith("Nothing was asked of a GPU in this process.")
 
 
+def test_a_program_may_ask_first_whether_there_is_a_gpu_and_finds_one(tmp_path, capsys, monkeypatch):
+    """Also where a notebook asks for colours, which its output would show as a terminal's commands."""
+    fork_children(monkeypatch)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    text = """import os
+import torch
+device = torch.accelerator.current_accelerator() if torch.cuda.is_available() else "cpu"
+print(torch.ones(3, device=device).device, torch.cuda.device_count(), os.environ.get("FORCE_COLOR"))
+"""
+    (tmp_path / "asks.py").write_text(text, encoding="utf-8")
+    assert lesson13.run(tmp_path / "asks.py", gpu="T4").used
+    assert capsys.readouterr().out == "cuda:0 1 None\n"
+
+
 def test_an_excerpt_has_the_numbers_of_its_lines_and_a_line_that_is_not_there_is_refused():
     program = programs.path("train_vit.py")
     lines = program.read_text(encoding="utf-8").splitlines()

@@ -101,3 +101,22 @@ def test_a_fork_works_before_cuda_has_begun_and_not_after(before, works):
         "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn'"
     )
     assert done.stdout.startswith("4.0 1.0" if works else refused), done.stdout
+
+
+HIDDEN = """import torch
+torch._C._cuda_getDeviceCount = lambda: 3  # as if this were a build for CUDA on a machine with three GPUs
+torch.cuda._cached_device_count = 3
+import simgpu
+simgpu.hide_accelerators()
+ask = torch.cuda.is_available
+print(ask(), torch.cuda.device_count())
+with simgpu.cuda(gpus=2):
+    print(ask(), torch.cuda.device_count(), torch.ones(1, device="cuda").device)
+print(ask(), torch.cuda.device_count())
+"""
+
+
+def test_real_gpus_that_are_hidden_make_room_for_simulated_ones():
+    done = children.run("-c", HIDDEN)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["False 0", "True 2 cuda:0", "False 0"]

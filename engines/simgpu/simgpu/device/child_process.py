@@ -34,19 +34,21 @@ def run_in_child(
     *args: Any,
     limit_s: float = LIMIT_S,
     wait: Callable[[subprocess.Popen[bytes]], object] | None = None,
+    gpus: int = 2,
 ) -> Any:
-    """Return what `fn(*args)` returns in a child process that has the simulated GPU, and print what it printed there.
+    """Return what `fn(*args)` returns in a child process that has simulated GPUs, and print what it printed there.
 
-    `fn` may be typed in a cell; neither it nor `args` may hold what is on a real GPU. Raises `Unavailable` with the
-    reason where the child has no simulated GPU either, RuntimeError with the child's traceback where `fn` raises, and
-    subprocess.TimeoutExpired where it takes longer than `limit_s`. Whoever measures its time in another way than by the
-    clock gives `wait`, which returns when the child has ended; if that raises, the child is killed.
+    `fn` may be typed in a cell; neither it nor `args` may hold what is on a real GPU. There are `gpus` simulated GPUs.
+    Raises `Unavailable` with the reason where the child has no simulated GPU either, RuntimeError with the child's
+    traceback where `fn` raises, and subprocess.TimeoutExpired where it takes longer than `limit_s`. Whoever measures
+    its time in another way than by the clock gives `wait`, which returns when the child has ended; if that raises, the
+    child is killed.
     """
     from simgpu.ground import by_value
 
     with tempfile.TemporaryDirectory(prefix="simulated-") as folder:
         file = Path(folder) / "call"
-        file.write_bytes(pickle.dumps((sys.path, sources(fn), by_value.dumps((fn, args)))))
+        file.write_bytes(pickle.dumps((sys.path, sources(fn), by_value.dumps((fn, args)), gpus)))
         status = _finished(file, wait or (lambda process: process.wait(limit_s)))
         printed, errors = (_text(file.with_suffix(kind)) for kind in (".out", ".err"))
         if status:
@@ -97,9 +99,15 @@ def without_face() -> Generator[None]:
 
 
 def hide_accelerators() -> None:
-    """Let PyTorch say in this process that there is no real GPU; no environment variable hides Apple's."""
+    """Let PyTorch say in this process that there is no real GPU; no environment variable hides Apple's.
+
+    `torch.cuda.is_available` stays as it is, since CUDA's face lets it answer for simulated GPUs.
+    """
     os.environ.update(_HIDDEN)
-    modules: list[Any] = [torch.cuda, torch.xpu, torch.mps, torch.backends.mps]
+    if hasattr(torch._C, "_cuda_getDeviceCount"):
+        torch._C._cuda_getDeviceCount = lambda: 0
+        torch.cuda._cached_device_count = 0
+    modules: list[Any] = [torch.xpu, torch.mps, torch.backends.mps]
     for module in modules:
         module.is_available = functools.cache(lambda: False)  # PyTorch's compiler asks for its __wrapped__
 
@@ -144,8 +152,8 @@ def main(file: Path) -> None:
     from simgpu.ground import by_value
 
     hide_accelerators()
-    sys.path[:], sources, call = pickle.loads(file.read_bytes())
-    device, reason = ready()
+    sys.path[:], sources, call, gpus = pickle.loads(file.read_bytes())
+    device, reason = ready(gpus)
     result = ("unavailable", reason)
     if device is not None:
         remember_sources(sources)

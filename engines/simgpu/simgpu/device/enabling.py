@@ -197,13 +197,16 @@ def host_work(name: str, ms: float) -> None:
     here.clock.work(name, round(arguments.positive("ms", ms) * 1e6))
 
 
-def ready() -> tuple[torch.device | None, str]:
-    """Enable the simulated GPU and return it, or None and the reason why it cannot be or does not work."""
+def ready(gpus: int = 2) -> tuple[torch.device | None, str]:
+    """Enable the simulated GPU and return it, or None and the reason why it cannot be or does not work.
+
+    There will be `gpus` of them, unless they are enabled already.
+    """
     try:
         reason = unavailable()
         if reason is None:
             if not enabled():
-                enable()
+                enable(gpus)
             reason = _self_test(torch.device("sim", 0))
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
