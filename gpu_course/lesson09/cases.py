@@ -128,13 +128,18 @@ class _Seen:
         self.alive -= 1
 
 
-FIRST = 10  # of the numbers that `epoch_batches` shares out, so that they are not their own indices
-SHARED_OUT = ((12, 2, 3), (10, 3, 3), (13, 4, 2))  # how many numbers, in batches of how many, for how many epochs
+SHARED_OUT = ((12, 2, 3), (10, 3, 3), (13, 4, 2), (1, 2, 2))  # how many rows, in batches of how many, epochs
+
+
+def shared_out(length: int) -> torch.Tensor:
+    """Return data whose numbers are not their own indices: rows of two where there are many."""
+    data = torch.arange(10, 10 + length)
+    return torch.stack([data, data + 0.5], dim=1).double() if length > 12 else data
 
 
 def batches(call: Callable) -> list[Any]:
     """Call the answer with data of each length, batches of each size, and each number of epochs."""
-    return [call(torch.arange(FIRST, FIRST + length), size, epochs) for length, size, epochs in SHARED_OUT]
+    return [call(shared_out(length), size, epochs) for length, size, epochs in SHARED_OUT]
 
 
 LENGTH, EPOCHS = 25, 3  # of `train`; three ranks have 9 samples each, so that some are on two
@@ -159,7 +164,9 @@ class Points(Dataset):
 def start(rank: int) -> nn.Module:
     """Return the model that a rank begins with: another one on each, which DistributedDataParallel makes equal."""
     torch.manual_seed(rank + 1)
-    return nn.Sequential(OrderedDict(linear=nn.Linear(3, 2)))
+    model = nn.Sequential(OrderedDict(linear=nn.Linear(3, 2)))
+    model.register_buffer("scale", torch.ones(2))  # which a state dict holds, and parameters() does not
+    return model
 
 
 def trained(call: Callable) -> dict[str, Any]:

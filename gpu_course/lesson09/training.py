@@ -7,80 +7,70 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpu_course.checks import Case
-from gpu_course.common.rank_calls import Call
+from gpu_course.checks import Case, difference
 from gpu_course.common.ranks import check_call
 from gpu_course.lesson09 import cases as cases
 
 
-def check_shares(case: Case, calls: list[Call], length: int, batch: int, epochs: int) -> None:
-    """Check the batches of all epochs that each rank returned for data of `length` numbers from `FIRST` on.
+def check_shares(case: Case, by_rank: list[list[list[int]]], data: range) -> None:
+    """Check the numbers of `data` that each rank had in each epoch, in order.
 
     Any order will do that a sampler may draw, so it is said what a share lacks; there are no values to compare with.
     """
-    for rank, call in enumerate(calls):
-        check_call(case, call, rank)
-    by_rank = [_epochs(case, call.value, batch, epochs) for call in calls]
-    everything, first = set(range(cases.FIRST, cases.FIRST + length)), [rank[0] for rank in by_rank]
-    share = -(-length // len(by_rank))
+    everything, first, share = set(data), [rank[0] for rank in by_rank], -(-len(data) // len(by_rank))
+    few = len(data) < 2 * len(by_rank)  # so few that any two orders may be the same
     shown = {
-        "expected": f"{share} of {length} on each rank, each of the {length} on some rank",
+        "expected": f"{share} of {len(data)} on each rank, each of the {len(data)} on some rank",
         "got": f"epoch 0: {first}",
     }
     for when, name, why in (
-        (all(set(one) == everything for one in first), "every rank gets all the data",
+        (not few and all(set(one) == everything for one in first), "every rank gets all the data",
          "the ranks do the same work again: give DataLoader a DistributedSampler"),
-        (all(one == first[0] for one in first), "every rank gets the same data",
+        (not few and all(one == first[0] for one in first), "every rank gets the same data",
          "each rank needs a share of its own: DistributedSampler looks up the rank itself"),
-        (all(one == sorted(one) for one in first), "the data is not shuffled",
+        (not few and all(one == sorted(one) for one in by_rank[0]), "the data is not shuffled",
          "DistributedSampler shuffles by default"),
     ):  # fmt: skip
         case.instead(when, name, why, **shown)
-    for epoch in range(epochs):
-        shares = [rank[epoch] for rank in by_rank]
-        seen, shown["got"] = set().union(*shares), f"epoch {epoch}: {shares}"
+    for epoch, shares in enumerate(zip(*by_rank, strict=True)):
+        seen, shown["got"] = set().union(*shares), f"epoch {epoch}: {list(shares)}"
         for when, name, why in (
             (seen - everything, "batches hold what is not in the data",
              "return rows of data; a sampler gives their indices"),
             (len({len(one) for one in shares}) > 1, "ranks get different numbers of samples",
              "a rank with one more batch would wait for ever in its last all_reduce: repeat a sample instead"),
             (len(shares[0]) < share, "samples are left out",
-             "leave drop_last alone: it throws away the samples that do not divide evenly"),
+             "every row belongs on some rank: drop_last=True and a share rounded down throw rows away"),
             (seen != everything, "some samples are on no rank, and others on two",
              "all ranks must shuffle with the same seed, and then each takes its share"),
             (len(shares[0]) > share, "samples are repeated more often than needed",
              "repeat only as many as make the shares equal: each one is more work"),
         ):  # fmt: skip
             case.instead(when, name, why, **shown)
-    for rank in by_rank:
-        case.instead(
-            len(set(map(tuple, rank))) < epochs,
-            "epochs have the same order",
-            "the sampler shuffles with seed + epoch: sampler.set_epoch(epoch) in each epoch",
-            expected="another order in each epoch",
-            got=rank,
-        )
-        case.instead(
-            len(set(map(frozenset, rank))) == 1,
-            "a rank has the same rows in every epoch",
-            "no rank ever meets the rest: DistributedSampler shares all data out anew after sampler.set_epoch(epoch)",
-            got=rank,
-        )
+    for rank in () if few else by_rank:
+        for when, name, why in (
+            (len(set(map(tuple, rank))) < len(rank), "epochs have the same order",
+             "the sampler shuffles with seed + epoch: sampler.set_epoch(epoch) at the beginning of each epoch"),
+            (len(set(map(frozenset, rank))) == 1, "a rank has the same rows in every epoch", "no rank ever meets the "
+             "rest: DistributedSampler shares all data out anew after sampler.set_epoch(epoch)"),
+        ):  # fmt: skip
+            case.instead(when, name, why, expected="another order in each epoch", got=rank)
 
 
-def _epochs(case: Case, value: Any, batch: int, epochs: int) -> list[list[int]]:
-    """Return the numbers that a rank saw in each epoch, in order."""
+def epochs_of(case: Case, value: Any, data: torch.Tensor, batch: int, epochs: int) -> list[list[int]]:
+    """Return the first number of each row that a rank saw in each epoch, in order."""
     right = isinstance(value, list) and len(value) == epochs and all(isinstance(epoch, list) for epoch in value)
     case.instead(not right, f"must return a list with one list of batches for each of the {epochs} epochs", got=value)
+    row = data.dtype, data.shape[1:]
     for epoch in value:
-        rows = all(isinstance(one, torch.Tensor) and one.dim() == 1 and one.dtype == torch.int64 for one in epoch)
+        rows = all(isinstance(one, torch.Tensor) and (one.dtype, one.shape[1:]) == row and one.dim() for one in epoch)
         case.instead(not rows, "a batch must be a tensor of rows of data, as DataLoader gives it", got=epoch)
         sizes = [len(one) for one in epoch]
         case.instead(
             any(size > batch for size in sizes) or any(size < batch for size in sizes[:-1]),
             f"has batches of {sizes} rows, expected {batch} in each but the last",
         )
-    return [[number for one in epoch for number in one.tolist()] for epoch in value]
+    return [[int(one.flatten()[0]) for rows in epoch for one in rows] for epoch in value]
 
 
 def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> None:
@@ -90,22 +80,28 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
     for x, y in micro:
         (cases.loss_of(count)(model(x), y) / len(micro)).backward()
     for rank, seen in enumerate(ranks):
-        times, right = seen["call"].counts.collectives["all_reduce"], "the result is right, but"
+        after, others, collectives = seen["after"], ranks[1 - rank]["after"], seen["call"].counts.collectives
+        times = collectives["all_reduce"]
+        missing = [name for name, gradient in after.items() if gradient is None]
+        case.instead(
+            len(missing) == len(after),
+            f"no parameter has a gradient on rank {rank}",
+            "the loss of what the model returned leads to them: call backward() on it, and no zero_grad() afterwards",
+        )
         for when, name, why in (
             (seen["weights"], "changes the parameters", "the optimizer does that, when the gradients are complete"),
+            (seen["graphs"] > 1, f"the graphs of {seen['graphs']} micro-batches are alive at once",
+             "call backward for each micro-batch before the next one: each graph needs memory, and "
+             "DistributedDataParallel synchronises in the first backward pass after a forward pass outside of no_sync"),
             (times == count > 1, f"synchronises {times} times for {count} micro-batches", "a backward pass averages, "
              "unless it and its forward pass run inside of no_sync: all but the last belong there"),
-            (not seen["call"].counts.collectives, "never synchronises", "each rank would take a step of its own: run "
+            (not collectives, "never synchronises", "each rank would take a step of its own: run "
              "the last micro-batch outside of no_sync, and call model(x), not model.module(x)"),
+            (missing, f"{', '.join(missing)} has no gradient on rank {rank}", "the optimizer needs it"),
         ):  # fmt: skip
             case.instead(when, name, why)
         for name, parameter in model.named_parameters():
-            got, other = seen["after"][name], ranks[1 - rank]["after"][name]
-            case.instead(
-                got is None,
-                f"{name} has no gradient on rank {rank}",
-                "the optimizer needs it: no zero_grad after the last backward()",
-            )
+            got, other = after[name], others[name]
             apart = got is not None and other is not None and not torch.allclose(got, other, rtol=1e-3, atol=1e-6)
             case.instead(
                 apart,
@@ -116,11 +112,9 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
             )
             case.equal(got, parameter.grad, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
         for when, name, why in (
-            (seen["rows"] > rows, f"{right} {seen['rows']} rows are computed at once, and a micro-batch has {rows}",
-             "that needs the memory of the large batch, which accumulation is to save"),
-            (seen["graphs"] > 1, f"{right} the graphs of {seen['graphs']} micro-batches are alive at once",
-             "call backward for each micro-batch before the next one"),
-            (times > 1, f"{right} it synchronises {times} times",
+            (seen["rows"] > rows, f"the result is right, but {seen['rows']} rows are computed at once, and a "
+             f"micro-batch has {rows}", "that needs the memory of the large batch, which accumulation is to save"),
+            (times > 1, f"the result is right, but it synchronises {times} times",
              "the gradients of all micro-batches can travel once, added up"),
         ):  # fmt: skip
             case.instead(when, name, why)
@@ -128,46 +122,50 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
             case.instead(there, f"leaves {what}", "put it back: the code that runs afterwards would behave differently")
 
 
-def check_training(case: Case, ranks: list[dict[str, Any]]) -> None:
-    """Check what the ranks trained on, that their weights agree and equal those of one process, and the losses."""
+def check_training(case: Case, ranks: list[dict[str, Any]]) -> bool:
+    """Check what the ranks trained on, that their weights agree and equal those of one process, and the losses.
+
+    Return whether all of that is right: where it is not, it names the mistake, whatever the file holds.
+    """
     for number, rank in enumerate(ranks):
         check_call(case, rank["call"], number)
-    share, used = -(-cases.LENGTH // len(ranks)), [len(rank["asked"]) for rank in ranks]
-    asked = [[rank["asked"][at : at + share] for at in range(0, share * cases.EPOCHS, share)] for rank in ranks]
-    wanted, states = share * cases.EPOCHS, [rank["state"] for rank in ranks]
-    apart = any(not torch.equal(states[0][name], state[name]) for state in states for name in state)
-    biases = {"expected": states[0]["linear.bias"], "got": states[1]["linear.bias"]}
-    for when, name, why, shown in (
-        (not any(used), "no sample is asked for in the processes of the ranks",
-         "this check sees there who takes which: take them from DataLoader, and leave num_workers out", {}),
-        (used[0] == cases.LENGTH * cases.EPOCHS or sorted(asked[0][0]) == sorted(asked[1][0]),
-         "every rank trains on the same data",
-         f"each rank takes {share} of {cases.LENGTH} samples an epoch: give DataLoader a DistributedSampler",
-         {"got": [rank["asked"] for rank in ranks]}),
-        (any(number != wanted for number in used),
-         f"the ranks take {used} samples in {cases.EPOCHS} epochs, expected {wanted} each",
-         "train in this process, on each sample of the share once an epoch", {}),
-        (apart, "the ranks end with different weights",
-         "ddp.module(x) goes around DistributedDataParallel, and nothing is averaged: call ddp(x)", biases),
-        (all(one == sorted(one) for one in asked[0]), "the data is not shuffled",
-         "DistributedSampler shuffles by default", {"got": f"rank 0: {asked[0]}"}),
-        (asked[0][0] == asked[0][1], "every epoch has the same order",
-         "sampler.set_epoch(epoch) at the beginning of each epoch", {"got": f"rank 0: {asked[0]}"}),
+    taken, share = [len(rank["asked"]) for rank in ranks], -(-cases.LENGTH // len(ranks))
+    for when, name, why in (
+        (not any(taken), "no sample is asked for in the processes of the ranks",
+         "this check sees there who takes which: take them from DataLoader, and leave num_workers out"),
+        (any(number not in (share * cases.EPOCHS, cases.LENGTH * cases.EPOCHS) for number in taken),
+         f"the ranks take {taken} samples in {cases.EPOCHS} epochs, expected {share * cases.EPOCHS} each",
+         "train in this process, on each sample of the share once an epoch"),
     ):  # fmt: skip
-        case.instead(when, name, why, **shown)
-    state, losses = _in_one_process(asked)
-    case.instead(
-        any(not torch.allclose(states[0][name], state[name], rtol=1e-3, atol=1e-5) for name in state),
-        "trains otherwise than one process on the whole batches",
-        "in each step clear the gradients, average them once, and step as the given optimizer does",
-        expected=state["linear.bias"],
-        got=states[0]["linear.bias"],
-    )
+        case.instead(when, name, why)
+    asked = [torch.tensor(rank["asked"]).view(cases.EPOCHS, -1).tolist() for rank in ranks]
+    check_shares(case, asked, range(cases.LENGTH))
+    states, (state, losses) = [rank["state"] for rank in ranks], _in_one_process(asked)
+    starts = [cases.start(rank).state_dict() for rank in range(len(ranks))]
+    shown = "linear.bias"
+    for when, name, why, expected, got in (
+        (not _apart(states, starts), "leaves the model that it is given as it was",
+         "the caller, and the file, need the trained one: wrap and train the model itself, no copy", None, states[0]),
+        (_apart(states[1:], states[:1] * 2, rtol=0, atol=0), "the ranks end with different weights",
+         "nothing averages their gradients: call ddp(x), not ddp.module(x), and not inside of no_sync()",
+         states[0], states[1]),
+        (_apart(states[:1], [state], rtol=1e-3, atol=1e-5), "trains otherwise than one process on the whole batches",
+         "in each step clear the gradients, average them once, and step as the given optimizer does",
+         state, states[0]),
+    ):  # fmt: skip
+        case.instead(when, name, why, expected=expected[shown] if expected else ..., got=got[shown])
     values = [rank["call"].value for rank in ranks]
     none = [value is None or (isinstance(value, list) and not value) for value in values]
     case.instead(not none[0] and any(none), "only rank 0 returns the losses", "each rank can return them", got=values)
     for rank, got in enumerate(values):
-        case.equal(got, losses, rtol=1e-3, why=f"this is what rank {rank} returned")
+        case.equal(got, losses, rtol=1e-4, why=f"this is what rank {rank} returned")
+    return all(not difference(got, losses, rtol=1e-4, atol=1e-6) for got in values)
+
+
+def _apart(states: list[dict], others: list[dict], **near: float) -> bool:
+    """Return whether a tensor in one of the state dicts differs from the one of its name in the other list."""
+    pairs = zip(states, others, strict=True)
+    return any(not torch.allclose(one[name], other[name], **near) for one, other in pairs for name in one)
 
 
 def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tensor], list[float]]:
@@ -187,30 +185,25 @@ def _in_one_process(asked: list[list[list[int]]]) -> tuple[dict[str, torch.Tenso
 
 def check_files(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Check that rank 0 alone wrote, and that a plain model can load it."""
-    files = [rank["files"] for rank in ranks]
-    case.instead(
-        all(files),
-        "every rank writes the file",
-        "in a real run the path is the same for all, and ranks that write at once destroy the file: save on rank 0",
-    )
-    saves = max(rank["saves"] for rank in ranks)
-    case.instead(saves > 1, f"writes the file {saves} times", "once is asked for, at the end: each time takes a while")
-    case.instead(not files[0], "rank 0 writes no file", "save the model on rank 0, to path")
-    names = ", ".join(files[0])
-    case.instead(names != "model.pt", f"writes {names}, expected model.pt", "path names the file")
+    files, saves = [rank["files"] for rank in ranks], max(rank["saves"] for rank in ranks)
+    for when, name, why in (
+        (all(files), "every rank writes the file", "in a real run the path is the same for all, and ranks that write "
+         "at once destroy the file: save on rank 0"),
+        (saves > 1, f"writes the file {saves} times", "once is asked for, at the end: each time takes a while"),
+        (not files[0], "rank 0 writes no file", "save the model on rank 0, to path"),
+        ([*files[0]] != ["model.pt"], f"writes {', '.join(files[0])}, expected model.pt", "path names the file"),
+    ):  # fmt: skip
+        case.instead(when, name, why)
     try:
         with warnings.catch_warnings(action="ignore"):
             saved = torch.load(io.BytesIO(files[0]["model.pt"]), weights_only=True)
     except Exception:  # a pickled model, text, a folder
         saved = None
-    case.instead(
-        not isinstance(saved, dict),
-        "the file does not hold the state_dict of the model",
-        "torch.save(ddp.module.state_dict(), path) can be loaded everywhere",
-    )
-    case.instead(
-        any(name.startswith("module.") for name in saved),
-        'the names in the file begin with "module."',
-        "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()",
-    )
-    case.equal(dict(saved), ranks[0]["state"], why="the file must hold the trained model")
+    for when, name, why in (
+        (not isinstance(saved, dict), "the file does not hold the state_dict of the model",
+         "torch.save(ddp.module.state_dict(), path) can be loaded everywhere"),
+        (any(str(name).startswith("module.") for name in saved or ()), 'the names in the file begin with "module."',
+         "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()"),
+    ):  # fmt: skip
+        case.instead(when, name, why)
+    case.equal(dict(saved), ranks[0]["state"], why="the file must hold all of the trained model, buffers too")

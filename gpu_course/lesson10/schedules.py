@@ -49,7 +49,7 @@ write_schedule.leaves_out("counts are small numbers above 0", "number_zero numbe
 
 @write_schedule.checks
 def _(case: Case) -> None:
-    for ranks, micro in ((1, 2), (2, 3), (3, 2), (3, 6), (4, 8), (5, 3), (5, 7)):
+    for ranks, micro in ((1, 2), (2, 3), (3, 2), (3, 1), (3, 6), (4, 8), (5, 3), (5, 7)):
         text = case.call(ranks, micro)
         case.instead(
             not isinstance(text, str),
@@ -185,6 +185,12 @@ def _(case: Case) -> None:
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
             case.equal(
                 got, [whole.grad.chunk(micro)[at] for at in order], why="gradients of the inputs, in the order of I"
+            )
+            missing = sorted({*range(micro)} - seen.keys())
+            case.instead(
+                missing,
+                f"micro-batch {missing[0] if missing else ''} does not go through the stage by itself",
+                "F0 is the forward pass of micro-batch 0 alone: no rank may hold the activations of all at once",
             )
             for index, (added, inputs) in seen.items():
                 before = line.split()[: line.split().index(f"F{index}")]

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -57,7 +58,7 @@ def _whole_state(total: int) -> dict[str, torch.Tensor]:
     """Return the state that one process would hold: zeros in it, also at its end, are moments like any other."""
     index = torch.arange(total)
     moments = (index + 1 / 3) * (index != 1) * (index != 6)  # with thirds, 16 bits on the way are seen
-    return {"step": torch.tensor(5.0), "exp_avg": moments, "exp_avg_sq": moments.square() / 8}
+    return {"step": torch.tensor(5.0 + total), "exp_avg": moments, "exp_avg_sq": moments.square() / 8}
 
 
 def _states(call: Callable) -> list[Any]:
@@ -342,20 +343,37 @@ def start_sharded(blocks: int, mesh: DeviceMesh, state: dict[str, torch.Tensor])
     return model
 
 
-def _whole_blocks() -> nn.Sequential:
+_FEW, _MANY = 3, 6  # blocks: of the model whose values are looked at, and of the one whose memory is measured
+
+
+def _whole_blocks(blocks: int) -> nn.Sequential:
     torch.manual_seed(5)
-    return nn.Sequential(*(Scaled() for _ in range(6)))
+    return nn.Sequential(*(Scaled() for _ in range(blocks)))
+
+
+def _has_own_unit(model: nn.Sequential) -> bool:
+    """Return whether each block is a unit, or consists of some: when it is gathered, the next one stays sharded."""
+    for block, following in itertools.pairwise(model):
+        units = [module for module in block.modules() if isinstance(module, FSDPModule)]
+        for unit in units:
+            unit.unshard()
+        alone = all(isinstance(value, DTensor) for value in following.parameters())
+        for unit in units:
+            unit.reshard()
+        if not (units and alone):
+            return False
+    return True
 
 
 def _started(call: Callable) -> tuple[Any, ...]:
     """Start; return the call, the units, parameters and buffers of the model, and the bytes alive at the peak."""
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
-    state = {} if dist.get_rank() else dict(_whole_blocks().state_dict())
+    few, many = ({} if dist.get_rank() else dict(_whole_blocks(blocks).state_dict()) for blocks in (_FEW, _MANY))
     torch.use_deterministic_algorithms(True)  # fills with NaN what is not initialized
     try:
-        done = call(6, mesh, dict(state), modifies=True)  # set_model_state_dict writes into it
+        done = call(_FEW, mesh, few, modifies=True)  # set_model_state_dict writes into it
         call.meet()
-        peak_bytes = memory.measure(lambda: call.answer(6, mesh, state), "cpu").peak_bytes
+        peak_bytes = memory.measure(lambda: call.answer(_MANY, mesh, many), "cpu").peak_bytes
     finally:
         torch.use_deterministic_algorithms(False)
     model = done.value if isinstance(done.value, nn.Sequential) else nn.Sequential()
@@ -363,10 +381,7 @@ def _started(call: Callable) -> tuple[Any, ...]:
         name: value.full_tensor() if isinstance(value, DTensor) else value
         for name, value in [*model.named_parameters(), *model.named_buffers()]
     }
-    sharded = (
-        _over(model, mesh),
-        all(any(isinstance(module, FSDPModule) for module in block.modules()) for block in model),
-    )
+    sharded = _over(model, mesh), _has_own_unit(model)
     return dataclasses.replace(done, value=type(done.value)), values, sharded, peak_bytes
 
 
@@ -382,12 +397,12 @@ def _(case: Case) -> None:
         case,
         _started,
         nprocs=2,
-        called="start_sharded(6, mesh, state)",
+        called=f"start_sharded({_FEW}, mesh, state)",
         compiler=True,
         known=start_sharded.mistakes,
         why="a collective needs one size on all ranks, also where the numbers come from rank 0",
     )
-    whole = _whole_blocks()
+    whole, size = _whole_blocks(_FEW), sum(value.nbytes for value in _whole_blocks(_MANY).parameters())
     for rank, (call, values, sharded, peak_bytes) in enumerate(ranks):
         case.instead(
             not issubclass(call.value, nn.Sequential),
@@ -398,11 +413,10 @@ def _(case: Case) -> None:
             case.instead(not done, f"returns a model that {what}", "call fully_shard on each block, then on the model")
         for name, expected in [*whole.named_parameters(), *whole.named_buffers()]:
             case.equal(values.get(name), expected.detach(), why=f"this is {name} on rank {rank}")
-        size = sum(value.nbytes for value in whole.parameters())
         case.instead(
             rank and peak_bytes > 0.9 * size,
             "the result is right, but rank 1 holds the whole model at once",
-            f"{peak_bytes:,} bytes, and the whole model has {size:,}: a rank may have memory for its own "
+            f"{peak_bytes:,} bytes, and a whole model of {_MANY} blocks has {size:,}: a rank may have memory for its own "
             "shards, and for one parameter on its way",
         )
 
@@ -448,8 +462,9 @@ _CUTS = (  # rows, old ranks, new ranks, the other dimensions, dtype
     (7, 4, 3, (1,), torch.float32),
     (12, 12, 5, (3,), torch.float32),
     (3, 2, 6, (2,), torch.bfloat16),
-    (3, 2, 6, (2, 2), torch.float32),
+    (3, 5, 6, (2, 2), torch.float32),
     (5, 2, 4, (), torch.float32),
+    (7, 3, 3, (2,), torch.float32),  # as many ranks as before, but in the files they have 3, 2 and 2 rows
 )
 
 
@@ -475,8 +490,8 @@ reshard.leaves_out(
 @reshard.checks
 def _(case: Case) -> None:
     for rows, old, new, others, dtype in _CUTS:
-        whole = torch.arange(1, rows * math.prod(others) + 1, device=case.device).to(dtype).view(rows, *others)
-        files = {f"rank{rank}": whole[mine.start : mine.stop].clone() for rank, mine in enumerate(_rows(rows, old))}
+        whole = torch.arange(1, rows * math.prod(others) + 1, device=case.device).div(3).to(dtype).view(rows, *others)
+        files = {f"rank{rank}": part.clone() for rank, part in enumerate(whole.tensor_split(old))}
         got = case.call(dict(sorted(files.items())[::-1]), new)
         case.equal(
             got,

@@ -45,3 +45,16 @@ def counted_twice():
 def test_measured_memory_under_fsdp_is_what_pytorchs_tracker_counts():
     for measured, tracked in launch(counted_twice):
         assert measured == pytest.approx(tracked, rel=0.02)
+
+
+def reads_its_shards():
+    """Return the bytes at the peak while this rank reads the shards of a model's parameters."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = fully_shard(torch.nn.Linear(64, 64), mesh=init_device_mesh("cpu", (2,)))
+    return memory.measure(lambda: [p.to_local().sum().item() for p in model.parameters()], device="cpu").peak_bytes
+
+
+def test_what_a_sharded_parameter_holds_is_no_leaf_and_is_measured_all_the_same():
+    assert all(peak >= 4 * 65 * 32 for peak in launch(reads_its_shards, nprocs=2, devices=["cpu"] * 2))

@@ -3,6 +3,8 @@
 import torch
 import torch.distributed as dist
 
+from gpu_course.checks import Edit, edit
+
 
 def _yields(values):
     both = torch.stack([values.sum(), values.new_tensor(len(values))])
@@ -36,6 +38,35 @@ def _synchronises_the_first(model, batches, loss_fn):
             (loss_fn(model(x), y) / len(batches)).backward()
 
 
+FAULTS = {  # of the script: what stands in it in place of lines of the reference
+    "epoch": "-        sampler.set_epoch(epoch)  # 1: else every epoch has the same order",
+    "model": """
+-            loss = nn.functional.mse_loss(ddp(x), y)  # 2: ddp.module(x) goes around the averaging
++            loss = nn.functional.mse_loss(ddp.module(x), y)""",
+    "losses": """
+-        dist.all_reduce(last, op=dist.ReduceOp.AVG)  # 3: on every rank, else one waits for ever
+-        losses.append(last.item())
++        if dist.get_rank() == 0: dist.all_reduce(last, op=dist.ReduceOp.AVG); losses.append(last.item())""",
+    "file": "-    if dist.get_rank() == 0:  # 4: ranks that write to one file destroy it\n+    if True:",
+    "names": """
+-        torch.save(ddp.module.state_dict(), path)  # 5: the names of ddp.state_dict() begin with "module."
++        torch.save(ddp.state_dict(), path)""",
+}
+LEFT = {  # which faults are left, and what is said of them
+    "waits for ranks that have returned": "epoch model losses file names",
+    "every rank must call": "epoch losses file names",
+    "the ranks end with different weights": "model file names",
+    "epochs have the same order": "epoch file names",
+    "every rank writes the file": "file names",
+    'begin with "module."': "names",
+}
+
+
+def _script(left: str) -> Edit:
+    """Return the reference with the faults of the script that are left in it."""
+    return edit("\n...\n".join(FAULTS[fault].strip("\n") for fault in left.split()))
+
+
 WRONG = {
     "global_mean": [
         ("rank 0 returned what cannot be sent", _yields),
@@ -47,4 +78,5 @@ WRONG = {
         ("graphs of 4 micro-batches are alive", _all_graphs),
         ("rank 0 and rank 1 have different gradients", _synchronises_the_first),
     ],
+    "train": [(phrase, _script(left)) for phrase, left in LEFT.items()],
 }

@@ -216,7 +216,7 @@ class Ledger(composite.Mode):
         record.used = True
         if isinstance(tensor, nn.Parameter):
             self._label(tensor, "parameters")
-            if tensor.requires_grad and id(tensor) not in self._hooked:
+            if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self._hooked:
                 self._hooked.add(id(tensor))
                 hook = lambda parameter: self._label(parameter.grad, "gradients")  # noqa: E731
                 self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
