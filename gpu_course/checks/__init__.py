@@ -1,7 +1,7 @@
 """Is this answer right, and if not, what is the mistake?"""
 
 from gpu_course.checks import edges
-from gpu_course.checks.case import Busy, Case, Task, WrongAnswer
+from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, explained
 from gpu_course.checks.child import run_forked, run_limited
 from gpu_course.checks.comparison import difference, shown
 from gpu_course.checks.counted import OTHER
@@ -11,5 +11,5 @@ from gpu_course.checks.program import ProgramCase
 
 __all__ = [
     "OTHER", "Busy", "Case", "Edit", "Exercise", "ProgramCase", "Task", "WrongAnswer", "alike", "difference", "edges",
-    "edit", "exercise", "lesson", "read", "run_forked", "run_limited", "shown", "source_of", "unsolved",
+    "edit", "exercise", "explained", "lesson", "read", "run_forked", "run_limited", "shown", "source_of", "unsolved",
 ]  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 import cloudpickle
 import torch
 
-from gpu_course.checks import Busy, Case, edges
+from gpu_course.checks import Busy, Case, edges, explained
 from gpu_course.common.rank_calls import Call, Drawn, Imported, on_rank
 from simgpu import places
 
@@ -189,4 +189,5 @@ def _raised(case: Case, error: Any) -> str:
     state = error.states.get(error.rank, "").partition("\n")[0]
     state = re.sub(r"^returned an? \w+, which", "returned what", state)  # ours, with what the answer returned in it
     where = f"\n  in {_line(case, own[-1])}" if own else ""
-    return f"rank {error.rank} {state}{where}"
+    meaning = explained(RuntimeError(state.partition(": ")[2])) if error.kind == "raised" else ""
+    return f"rank {error.rank} {state}{where}{meaning}"

@@ -190,7 +190,7 @@ def _(case: Case) -> None:
             case.instead(
                 missing,
                 f"micro-batch {missing[0] if missing else ''} does not go through the stage by itself",
-                "F0 is the forward pass of micro-batch 0 alone: no rank may hold the activations of all at once",
+                "F0 is the forward pass of micro-batch 0: do what the line says, one micro-batch after the other",
             )
             for index, (added, inputs) in seen.items():
                 before = line.split()[: line.split().index(f"F{index}")]

@@ -116,6 +116,17 @@ def backward_in_a_helper(model, batches, loss_fn):
     backward(last)
 
 
+def averages_by_hand(model, batches, loss_fn):
+    model.zero_grad()
+    with model.no_sync():
+        for x, y in batches:
+            (loss_fn(model(x), y) / len(batches)).backward()
+    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    for parameter, mean in zip(model.parameters(), flat.split([p.numel() for p in model.parameters()]), strict=True):
+        parameter.grad.copy_(mean.view_as(parameter))
+
+
 def one_expression(data, batch, epochs):
     sampler = DistributedSampler(data, shuffle=True)
     loader = DataLoader(data, batch, sampler=sampler)
@@ -186,7 +197,7 @@ RIGHT = {
     "global_mean": [gathers_pairs, names_sum_and_count],
     "ring_all_reduce": [writes_two_rounds, keeps_what_travels],
     "average_gradients": [fills_in_zeros_first, waits_for_all_at_the_end],
-    "accumulate": [counts_the_batches, backward_in_a_helper],
+    "accumulate": [counts_the_batches, backward_in_a_helper, averages_by_hand],
     "epoch_batches": [one_expression, new_sampler_each_epoch],
     "train": [means_by_hand, gathers_the_losses],
 }

@@ -146,6 +146,19 @@ def shards_while_it_builds(blocks, mesh, state):
     return model
 
 
+def scatters_each_parameter(blocks, mesh, state):
+    with torch.device("meta"):
+        model = nn.Sequential(*[Scaled() for _ in range(blocks)])
+    for block in model:
+        fully_shard(block, mesh=mesh)
+        block.to_empty(device="cpu")
+        block.fill()
+    for name, parameter in model.named_parameters():
+        parts = list(state[name].chunk(dist.get_world_size())) if dist.get_rank() == 0 else None
+        dist.scatter(parameter.to_local().detach(), parts, src=0)
+    return model
+
+
 def fills_before_it_loads(blocks, mesh, state):
     with torch.device("meta"):
         model = nn.Sequential()
@@ -306,7 +319,7 @@ RIGHT = {
     "last_rank": [keeps_three_dicts, matches_the_kind],
     "gather_state": [gathers_into_one_tensor, stacks_both_moments],
     "reshard": [counts_rows, splits_in_one_expression],
-    "start_sharded": [shards_while_it_builds, fills_before_it_loads],
+    "start_sharded": [shards_while_it_builds, fills_before_it_loads, scatters_each_parameter],
     "train_sharded": [clips_by_hand, loops_over_modules],
     "rank_bytes": [adds_owner_by_owner, shares_by_stage],
     "choose_meshes": [tries_a_few_meshes, fills_a_dict],

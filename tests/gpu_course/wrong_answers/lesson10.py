@@ -40,9 +40,19 @@ def _computes_all(x, qkv, out, heads):
     return out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
 
 
+def _one_large_batch(line, stage, inputs, targets, loss_fn):
+    x = torch.cat(inputs).detach().requires_grad_()
+    loss_fn(stage(x), torch.cat(targets)).backward()
+    parts = x.grad.split([len(part) for part in inputs])
+    return [parts[int(word[1:])] for word in line.split() if word[0] == "I"]
+
+
 WRONG = {
     "write_schedule": [
         ("has 2 stages, expected 1: one a rank", _two_stages_a_rank),
+    ],
+    "last_rank": [
+        ("does not go through the stage by itself", _one_large_batch),
     ],
     "split_attention": [
         ("the gradient of x on rank 0", _gathers_the_heads),
