@@ -15,7 +15,7 @@ from simgpu.device import compiling, operators, state
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import check_generator, replace_functions
-from simgpu.ground import device_kind
+from simgpu.ground import device_kind, inductor
 from simgpu.ground.autocast import operator_of, register_rules, see_wrapped_tensors
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 from simgpu.machine.prices import Cost
@@ -91,7 +91,9 @@ def _on_meta(operator: Operator, ours: Callable[..., Any], original: Any, keys: 
 
 def _make_meta(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
     device = kwargs.get("device")
-    return NotImplemented if device is None or device.index is None else make(operator, *args, **kwargs)
+    if device is None or device.index is None or inductor.is_lowering():  # there `fakes` knows it for the GPU's
+        return NotImplemented
+    return make(operator, *args, **kwargs)
 
 
 def _change(operator: Operator, args: Args, kwargs: Kwargs) -> Any:

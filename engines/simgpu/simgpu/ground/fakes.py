@@ -18,13 +18,20 @@ from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import BASE, TORCH, Args, Kwargs, Operator
 
-_DEVICE, _LIFT = torch.ops.prim.device.default, torch.ops.aten.lift_fresh.default
+_DEVICE = torch.ops.prim.device.default
+_LIFTS = torch.ops.aten.lift_fresh.default, torch.ops.aten.lift_fresh_copy.default
 _modes: Any = fake_tensor.FakeTensorMode
 
 
-def replace(put: Replacements, kind: Callable[[], str] = lambda: device_kind.kind) -> None:
-    """Let fake tensors be on simulated GPUs, or on CUDA's; `kind()` is the type of device that C++ means by `meta`."""
-    put.put(_modes, avoid_device_init=True, dispatch=_led_back(_modes.dispatch, kind))
+def replace(
+    put: Replacements, kind: Callable[[], str] = lambda: device_kind.kind,
+    is_gpu: Callable[[torch.device], bool] = device_kind.is_ours,
+) -> None:  # fmt: skip
+    """Let fake tensors be on simulated GPUs, or on CUDA's.
+
+    `kind()` is the type of device that C++ means by `meta`; `is_gpu` says whether a tensor that C++ made is on it.
+    """
+    put.put(_modes, avoid_device_init=True, dispatch=_led_back(_modes.dispatch, kind, is_gpu))
     put.put(
         fake_tensor.FakeTensor,
         __torch_dispatch__=classmethod(_answering(fake_tensor.FakeTensor)),
@@ -83,11 +90,6 @@ def _lead(value: Any, kind: Callable[[], str]) -> Any:
     return torch.device(kind(), value.index) if is_gpu else value  # pyright: ignore[reportArgumentType]
 
 
-def _is_real(tensor: torch.Tensor) -> bool:
-    """Return whether a tensor is on a simulated GPU, and not fake."""
-    return not isinstance(tensor, fake_tensor.FakeTensor) and device_kind.is_ours(tensor.device)
-
-
 def _faked(tensor: torch.Tensor, mode: Any, kind: Callable[[], str]) -> torch.Tensor:
     """Return a fake tensor on the GPU for one that C++ made and moved there, as since PyTorch 2.15 for `x[[0, 2]]`."""
     with _disable_current_modes(), torch.no_grad():
@@ -95,9 +97,11 @@ def _faked(tensor: torch.Tensor, mode: Any, kind: Callable[[], str]) -> torch.Te
         return fake_tensor.FakeTensor(mode, like, torch.device(kind(), tensor.device.index or 0))
 
 
-def _led_back(plain: Callable[..., Any], kind: Callable[[], str]) -> Callable[..., Any]:
+def _led_back(
+    plain: Callable[..., Any], kind: Callable[[], str], is_gpu: Callable[[torch.device], bool]
+) -> Callable[..., Any]:
     def dispatch(self: Any, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
-        if func is _LIFT and _is_real(args[0]):
+        if func in _LIFTS and not isinstance(args[0], fake_tensor.FakeTensor) and is_gpu(args[0].device):
             return _faked(args[0], self, kind)
         args, kwargs = tuple(_lead(one, kind) for one in args), dict(kwargs or {})
         if "device" in kwargs:

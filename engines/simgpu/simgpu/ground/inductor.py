@@ -124,8 +124,11 @@ def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -
     """Compile as Inductor does, up to its list of kernels; what is returned is never called."""
     from torch._inductor import compile_fx
 
+    mode = torch._guards.detect_fake_mode(inputs)
     for node in graph.graph.nodes:  # C++ code has put `meta` into it: see `fakes`
         node.args, node.kwargs = (map_aggregate(one, _led) for one in (node.args, node.kwargs))
+        if node.op == "get_attr" and mode is not None and not _has_gpu():
+            _fake_attribute(graph, node.target, mode, real=("meta",))  # pyright: ignore[reportArgumentType]
     try:
         compile_fx.compile_fx_inner(graph, inputs, **options)
     except Exception as error:
@@ -167,10 +170,15 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
     _lowering.append(None)
     try:
         if not _has_gpu():
-            fakes.replace(put, lambda: "cuda")
+            fakes.replace(put, lambda: "cuda", lambda device: device.type != "cpu")
             put.put(TORCH.fx.experimental.proxy_tensor, CONSTANT_NUMEL_LIMIT=-1)  # constants would go to a GPU
             _register_autocast()
-        put.put(TORCH._inductor.graph.GraphLowering, codegen=codegen)
+        lowering = TORCH._inductor.graph.GraphLowering
+        inlines = lowering.can_inline_constant
+        put.put(
+            lowering, codegen=codegen,
+            can_inline_constant=staticmethod(lambda value: value.device.type == "cpu" and inlines(value)),
+        )  # fmt: skip
         put.put(TORCH._inductor.scheduler, has_triton=lambda *args: True)
         put.put(CudaInterface, **static)
         put.put(CudaInterface.Worker, get_device_properties=static["get_device_properties"])
@@ -244,11 +252,14 @@ def _led(value: Any) -> Any:
     return value.replace(value.partition(":")[0], "cuda") if is_name else value
 
 
-def _fake_attribute(twin: torch.fx.GraphModule, target: str, mode: FakeTensorMode) -> None:
+def _fake_attribute(
+    twin: torch.fx.GraphModule, target: str, mode: FakeTensorMode, real: Sequence[str] = _PLACES
+) -> None:
+    """Put a fake tensor in the place of a constant of a graph, where that is on one of the devices `real`."""
     *path, name = target.split(".")
     owner = functools.reduce(getattr, path, twin)
     value = getattr(owner, name)
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, torch.Tensor) and value.device.type in real:
         delattr(owner, name)
         setattr(owner, name, _fake(mode, value))
 
