@@ -105,13 +105,13 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     case.use(second.progress.load_state_dict, given, modifies=True, draws=True)
     changed = difference(dict(given), dict(state), where="state")
     case.instead(changed, f"changes the state that it loads: {changed}", "it may be loaded once more")
-    unchanged(case, before, second.model, "only numbers, step and random states are put back")
     same_objects = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
     case.instead(
         not same_objects,
         "gives the model new parameters",
         "the optimizer trains those of before: load_state_dict copies into them, unless assign=True",
     )
+    unchanged(case, before, second.model, "only numbers, step and random states are put back")
     step = getattr(second.progress, "step", None)
     wrong = difference(step, 3) or isinstance(step, float)
     case.instead(wrong, "the step is not what it was", _WHY["step"], expected=3, got=step)
