@@ -9,7 +9,7 @@ LAB := .venv/.course-lab
 # A worker for each core, up to eight: each takes 2 GB with its kernel and its ranks.
 PYTEST := $(BIN)/python -m pytest --nbval -n auto --maxprocesses 8
 
-.PHONY: lab test test-all test-machines test-torch card lint format record site pdf slides solutions address wheel chosen
+.PHONY: lab test test-all test-mistakes test-machines test-torch card lint format record site pdf slides solutions address wheel chosen
 
 lab: $(LAB)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
@@ -20,6 +20,9 @@ test: $(READY)  ## unit tests, gates and every notebook
 test-all: $(READY)  ## what takes longer as well
 	@$(PYTEST) -m "slow or not slow" $(ARGS)
 	@$(MAKE) test-torch
+
+test-mistakes: $(READY)  ## the named mistakes of exercises that `make test` does not try; CI runs it as well
+	@$(PYTEST) -m mistakes tests/gpu_course/test_wrong_answers.py $(ARGS)
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)
 	@$(BIN)/python tools/torch_versions.py

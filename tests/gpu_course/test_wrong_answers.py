@@ -28,6 +28,7 @@ EXERCISES = list(registry())
 IN_CUDA = "block_sums", "transpose"  # which need a C++ compiler
 TRIED = [e for e in EXERCISES if e.name not in IN_CUDA or not kernelcheck.why_not()]
 PLACES = devices.check_devices()
+QUICK = 2  # mistakes of each exercise that `make test` tries
 LESSONS = {notebooks.number(path): path for path in notebooks.lessons()}
 
 
@@ -44,25 +45,27 @@ def rejected(exercise, answer):
 def wrong_answers(exercise):
     """Return each wrong answer with words of its message, and whether it is compared with the known mistakes.
 
-    The mistakes come first: other answers are compared with what each was seen to do then. Of the others the first is
-    tried each time, and the rest once a week. Ranks and the simulated clock take seconds for what others do in
-    milliseconds: of these, the first is not compared either, and some mistakes are tried once a week.
+    The mistakes come first: other answers are compared with what each was seen to do then. One answer of each of two
+    mistakes is tried each time, and the others by `make test-mistakes`. Of other answers it is the first; none where
+    ranks or the simulated clock take seconds for what others do in milliseconds: there, some are not compared.
     """
-    task = exercise.task
-    costly = task.simulated or "ranks" in task.where
+    costly = exercise.task.simulated or "ranks" in exercise.task.where
+    named = {mistake.name: mistake for mistake in reversed(exercise.mistakes)}
+    quick = [id(named[name]) for name in list(dict.fromkeys(mistake.name for mistake in exercise.mistakes))[:QUICK]]
+    late = [pytest.mark.slow, *[pytest.mark.mistakes] * (not exercise.task.simulated)]
     rows = [
-        row(mistake.name, mistake.answer, True, name=mistake.name, slow=task.simulated and at > 1)
-        for at, mistake in enumerate(exercise.mistakes)
+        row(mistake.name, mistake.answer, True, name=mistake.name, marks=late * (id(mistake) not in quick))
+        for mistake in exercise.mistakes
     ]
     for at, (phrase, answer) in enumerate(stored(exercise)):
         made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
-        rows.append(row(phrase, made, True, name=at, slow=costly or at > 0))
-        rows += [row(phrase, made, False, name=f"{at} alone", slow=at > 0)] * (costly and at < 3)
+        rows.append(row(phrase, made, True, name=at, marks=[pytest.mark.slow] * (costly or at > 0)))
+        rows += [row(phrase, made, False, name=f"{at} alone", marks=[pytest.mark.slow])] * (costly and at < 3)
     return rows
 
 
-def row(*values, name, slow):
-    return pytest.param(*values, id=str(name), marks=[pytest.mark.slow] * slow)
+def row(*values, name, marks):
+    return pytest.param(*values, id=str(name), marks=marks)
 
 
 class Tried:
@@ -75,13 +78,9 @@ class Tried:
         return self.of
 
     def pytest_generate_tests(self, metafunc):
-        """Give the tests that ask for one a wrong answer, or the device on which mistakes are compared."""
-        simulated = self.of.task.simulated
+        """Give the tests that ask for one a wrong answer."""
         if "words" in metafunc.fixturenames:
             metafunc.parametrize(("words", "answer", "compared"), wrong_answers(self.of))
-        elif "place" in metafunc.fixturenames:
-            place = torch.device("sim", 0) if simulated else PLACES[0]
-            metafunc.parametrize("place", [row(place, name=place, slow=simulated)])
 
     def test_the_reference_passes_on_every_device_and_its_check_draws_each_edge_or_says_why_not(self, exercise):
         """How long that takes is measured in `benchmarks.costs`."""
@@ -97,8 +96,11 @@ class Tried:
             monkeypatch.setattr(engine, "recognised", lambda *_: None)
         assert words in rejected(exercise, answer)
 
-    def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(self, exercise, place):
+    @pytest.mark.slow
+    @pytest.mark.mistakes
+    def test_no_two_mistakes_and_no_mistake_and_the_right_answer_look_alike(self, exercise):
         """Alike on all inputs of the check: else a message would name one for the other. The reference passes."""
+        place = torch.device("sim", 0) if exercise.task.simulated else PLACES[0]
         seen = [(mistake, exercise.recording(mistake, place)) for mistake in exercise.mistakes]
         assert all(any(note.wrong for note in notes) for _, notes in seen)
         pairs = [(a.name, b.name) for (a, one), (b, other) in itertools.combinations(seen, 2) if alike(one, other)]

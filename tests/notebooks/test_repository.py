@@ -131,12 +131,13 @@ def test_the_workflow_covers_systems_pythons_and_torches():
     assert "schedule" in flow[True] and weekly in last["env"]["ARGS"]
 
 
-def test_ci_runs_the_notebooks_as_other_processors_compute_them():
+def test_ci_runs_what_make_test_leaves_out_and_the_notebooks_as_other_processors_compute_them():
     """Beside `make test`, which runs on one thread of this one: no kind and no number of threads is left out."""
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert lines[-2:] == ["make test", "make test-machines ARGS=--once"]
+    assert lines[-3:] == ["make test", "make test-mistakes", "make test-machines ARGS=--once"]
     flow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
-    assert flow["jobs"]["machines"]["steps"][-1]["run"] == "make test-machines"
+    for job in ("mistakes", "machines"):
+        assert flow["jobs"][job]["steps"][-1]["run"] == f"make test-{job}"
     once, every = machine.runs(once=True), machine.runs(once=False)
     assert {*once, ("this processor", 1)} <= {*every} and len({*every}) == 9
     kinds, threads = zip(*once, ("this processor", 1), strict=True)
