@@ -34,21 +34,22 @@ class Alone:
             logging.disable(before)
 
 
-def keeping(graphs: list[GraphModule], rows: list[int] | None = None) -> Callable:
+def keeping(graphs: list[GraphModule], runs: list[tuple[torch.Tensor, Any]] | None = None) -> Callable:
     """Return a backend that puts each graph into `graphs`, and computes it operator by operator.
 
-    Each time that a graph runs, `rows` gets the first size of its first tensor.
+    Each time that a graph runs, `runs` gets its first tensor, and what it returns.
     """
 
     def keep(graph: GraphModule, inputs: list) -> Callable:
         graphs.append(graph)
-        if rows is None:
+        if runs is None:
             return graph.forward
 
         def run(*args: Any) -> Any:
-            counted = next(arg.shape[0] for arg in args if isinstance(arg, torch.Tensor))
-            rows.append(counted)  # pyright: ignore[reportOptionalMemberAccess]
-            return graph.forward(*args)
+            result = graph.forward(*args)
+            first = next(arg for arg in args if isinstance(arg, torch.Tensor))
+            runs.append((first, result))  # pyright: ignore[reportOptionalMemberAccess]
+            return result
 
         return run
 
@@ -59,7 +60,11 @@ def traced(case: Case, *calls: tuple) -> list[GraphModule]:
     """Compile the answer, call it with the arguments of each of `calls`, and return the graphs that this made."""
     torch._dynamo.reset()
     graphs: list[GraphModule] = []
-    compiled = Alone(torch.compile(case.answer, backend=keeping(graphs)), f"torch.compile({case.task.name})")
+
+    def program(*args: Any) -> Any:  # of the answer itself torch.compile takes torch.compiler.disable off
+        return case.answer(*args)
+
+    compiled = Alone(torch.compile(program, backend=keeping(graphs)), f"torch.compile({case.task.name})")
     for args in calls:
         case.use(compiled, *args)
     return graphs

@@ -1,5 +1,6 @@
 """How long does it take, and what limits it? The exercises of lesson 03."""
 
+import itertools
 import math
 import re
 import statistics
@@ -117,6 +118,22 @@ def _(case: Case) -> None:
                 "that gives their mean: one slow repetition moves it; time each, and take the median",
             )
         case.equal(got, expected, rtol=1e-6, atol=0, why="the median of the repetitions, each timed alone")
+    for failing in (0, 1):  # an error of `work` reaches the caller
+        bench = Bench(case.device, 1, (1, 1, 1))
+        error = case.error_of(_fails_once(failing), bench.clock, bench.synchronize, 1, 2)
+        hidden = not isinstance(error, ZeroDivisionError)
+        case.instead(hidden, "hides an error of `work`", "work that fails has no time: let the error pass")
+
+
+def _fails_once(failing: int) -> Callable[[], None]:
+    """Return work whose call with this number, from 0 on, fails."""
+    calls = itertools.count()
+
+    def work() -> None:
+        if next(calls) == failing:
+            raise ZeroDivisionError("work failed")
+
+    return work
 
 
 @median_time_s.alternative("it times the warm-up as well and drops it: shorter, and a few readings of the clock more")

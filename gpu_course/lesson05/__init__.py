@@ -69,6 +69,11 @@ def _(case: Case) -> None:
             _a_loss(case, got, training.expected(x, y)[0])
             training.equal(case)
             case.instead(
+                training.model.log.keeps_a_graph(),
+                "keeps the graph of the step",
+                "a name outside holds the loss, and with it all that its backward pass needed: keep loss.detach()",
+            )
+            case.instead(
                 waits,
                 "lets the host wait for the device",
                 "print, .item(), .cpu() and synchronize() in every step keep the queue empty",
@@ -154,9 +159,11 @@ def _(case: Case) -> None:
         ((5, 3), True, here),
         ((4, 4, 2), True, there),
         ((5, 5, 3), False, here),
-        ((3000, 5), True, here),  # more than 8 bits, or float16, count
+        ((66_000, 5), False, here),  # more than 16 bits, or float16, count
     ):
         model, data = Classifier(dropout=0.5).to(device).train(mode), batches(sizes)
+        if sizes[0] > 10:
+            data[0] = _nearly_all_right(model, data[0][0])
         before = copy.deepcopy(dict(model.state_dict()))
         given = loader(data) if mode else data  # a list of batches is a loader too
         got = case.call(model, given, device, modifies=True, draws=True)  # dropout draws
@@ -191,6 +198,14 @@ def _(case: Case) -> None:
         case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
         case.equal(got, right)
     _keeps_the_model(case)
+
+
+def _nearly_all_right(model: Classifier, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return x with the classes that the model gives it, but for the first row."""
+    layers = copy.deepcopy(model.layers).cpu().eval()
+    labels = layers(x).argmax(dim=1)
+    labels[0] = (labels[0] + 1) % 3
+    return x, labels
 
 
 def _keeps_the_model(case: Case) -> None:

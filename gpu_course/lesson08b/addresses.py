@@ -48,7 +48,7 @@ far_sums.leaves_out(KERNEL, "scalar empty permuted huge tiny formats default_typ
 
 @far_sums.checks
 def _(case: Case) -> None:
-    for rows, columns, gap, block in ((1, 4, 0, 8), (3, 5, 2, 8)):
+    for rows, columns, gap, block in ((1, 4, 0, 8), (3, 5, 2, 8), (130, 1, 1, 1)):  # more rows than 8 bits count
         x, out = torch.randn(rows, columns + gap)[:, :columns], torch.full((rows,), math.nan)
         got, _ = launch(case, (rows,), x, out, columns, columns + gap, block, out=1)
         case.equal(got, x.double().sum(1).float(), rtol=1e-4, atol=1e-5, why="the sum of each row")

@@ -123,6 +123,9 @@ def _(case: Case) -> None:
         expected = x.sort(dim=1, descending=True, stable=True).indices[:, :k].int()
         case.equal(got, expected, why="places of the largest numbers; of equal ones the first comes first")
         case.budget("bytes loaded", report.loaded_bytes, 4 * x.numel(), "the row stays in the block")
+    many, out = torch.randn(130, 2), torch.full((130, 1), -1, dtype=torch.int32)  # more rows than 8 bits count
+    got, _ = launch(case, (130,), many, out, 2, 2, 1, 2, out=1)
+    case.equal(got, many.argmax(dim=1, keepdim=True).int(), why="the place of the larger of two numbers, in 130 rows")
     for row in _NUMBERS:
         x, out = torch.tensor([row]), torch.full((1, len(row)), -1, dtype=torch.int32)
         got, _ = launch(case, (1,), x, out, len(row), len(row), len(row), 8, out=1)

@@ -149,16 +149,21 @@ def _shares(x: torch.Tensor) -> torch.Tensor:
     return x.softmax(0) * x.shape[0]
 
 
+def _memory(tensor: torch.Tensor) -> tuple[int, torch.Size]:
+    """Return where the numbers of a tensor stand, and their shape."""
+    return tensor.data_ptr(), tensor.shape
+
+
 @one_graph.checks
 def _(case: Case) -> None:
     ten = [33, 5, 8, 21, 3, 12, 7, 16, 9, 40]
     for function, sizes in ((_centred, ten), (_shares, ten[::-1]), (_centred, [6]), (_shares, [4, 4, 4])):
         torch._dynamo.reset()
         graphs: list = []
-        rows: list[int] = []
+        runs: list = []
         batches = [torch.randn(size, 4) for size in sizes]
         batches[0] = edges.sliced(batches[0]) if len(sizes) == 1 else batches[0]
-        got = case.use(Alone(case.answer, case.task.name), function, batches, keeping(graphs, rows))
+        got = case.use(Alone(case.answer, case.task.name), function, batches, keeping(graphs, runs))
         case.equal(got, [function(batch) for batch in batches], why="the compiled function gives what it gave before")
         made, many = len(graphs), len(set(sizes))
         case.instead(not made, "`backend` gets no graph", "pass it to torch.compile, and call what that returns")
@@ -168,12 +173,20 @@ def _(case: Case) -> None:
             "the first call takes the size as fixed, and only the second size shows that it changes: say so beforehand",
         )
         case.budget("graphs", made, 1, f"there are {many} sizes, and each graph costs a compilation")
+        rows = [len(first) for first, _ in runs]
+        left_out = Counter(sizes) - Counter(rows)
+        given, results = {_memory(first) for first, _ in runs}, {_memory(*result) for _, result in runs}
         case.instead(  # "call it for each batch as it is"
-            Counter(sizes) - Counter(rows),
+            {_memory(batch) for batch in batches} - given,
             "not every batch goes through the graph as it is",
-            "the compiled function is called with each batch",
-            expected=f"batches of {sizes} rows",
-            got=f"of {rows} rows",
+            "the compiled function is called with each batch, which is neither padded nor cast nor copied",
+            expected=f"batches of {sizes} rows" if left_out else ...,
+            got=f"of {rows} rows" if left_out else ...,
+        )
+        case.instead(
+            {_memory(result) for result in got} - results,
+            "returns what no graph has computed",
+            "the results are those of the compiled function",
         )
     edges.note("second_call", "order")
 

@@ -36,8 +36,15 @@ def _scales_in_place(linear, norm):
     return folded
 
 
+@torch.compiler.disable
+def _is_never_compiled(x, limit):
+    centred = x - x.mean()
+    return centred * (limit / centred.norm().clamp(min=limit))
+
+
 WRONG = {
     "clip": [
+        ("nothing of it is compiled", _is_never_compiled),
         ('the graph breaks at: print("clipping")', _prints_first),
         ("the graph breaks at: return centred if centred.norm() <= limit else", _decides),
     ],
