@@ -1,7 +1,6 @@
 """What did a training loop do with its model, optimizer and scaler, and what should have come out?"""
 
 import copy
-import gc
 import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -75,12 +74,6 @@ class Log:
         )
         if logits.grad_fn is not None:
             logits.grad_fn.metadata["log"] = graph  # it lives as long as the graph
-
-    def keeps_a_graph(self) -> bool:
-        """Return whether the graph of a pass so far is still there, also when all is freed that nobody refers to."""
-        if any(one.graph() is not None for one in self.passes):
-            gc.collect()
-        return any(one.graph() is not None for one in self.passes)
 
     @property
     def text(self) -> str:
