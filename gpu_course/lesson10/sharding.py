@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor  # noqa: F401 (i
 from torch.nn import functional as F
 
 from course_utils import memory
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, difference, edit, lesson
 from gpu_course.common.left_out import RANKS
 from gpu_course.common.ranks import check_call, describe, on_ranks
 
@@ -254,6 +254,8 @@ def _(case: Case) -> None:
             spread, "returns DTensors", "each rank would return only its own part: full_tensor() gathers the whole"
         )
         case.equal(got, dict(_alone()), rtol=1e-4, why=f"this is what rank {rank} returned")
+        if difference(got, dict(_alone()), rtol=1e-4, atol=1e-6):
+            continue  # the values name the mistake, whatever is sharded
         whole = sum(value.nbytes for value in _tower().parameters())
         for when, name, why in (
             (not sharded, "the result is right, but not every parameter is sharded over `mesh`",

@@ -1,6 +1,7 @@
 """Do ranks that share a layer compute what one would, what does each hold, and which mesh suits a cluster?"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -106,19 +107,13 @@ def attended(call: Callable) -> list[dict[str, Any]]:
     for index in range(2):
         x, qkv, out, heads, gradient = layers(dist.get_world_size(), index)
         done = call(x, qkv, out, heads)
+        y = done.value
         with counting.count() as back:
-            y = done.value
             if isinstance(y, torch.Tensor) and y.requires_grad and y.shape == gradient.shape:
                 y.backward(gradient)
-        results.append(
-            {
-                "call": done,
-                "value": y.detach() if isinstance(y, torch.Tensor) else y,
-                "back": back.collective_bytes,
-                "gradients": _gradients(x, qkv, out),
-            }
-        )
-        done.__dict__["value"] = None  # with a graph it cannot be sent
+        value = y.detach() if isinstance(y, torch.Tensor) else y  # with a graph it cannot be sent
+        seen = {"call": replace(done, value=None), "value": value, "back": back.collective_bytes}
+        results.append({**seen, "gradients": _gradients(x, qkv, out)})
     return results
 
 
@@ -162,42 +157,31 @@ def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradient
         check_call(case, seen["call"], rank)
         case.equal(seen["value"], right, why=f"this is what rank {rank} returned", **near)
     for rank, seen in enumerate(ranks):
-        mine = [part.chunk(len(ranks))[rank].any() for part in seen["gradients"]["qkv.bias"].chunk(3)]
-        case.instead(
-            not mine[2],
-            f"the result is right, but rank {rank} does not compute its own heads",
-            "rank 0 has the first: a rank keeps, and saves, the weights of its own heads alone",
-        )
+        _, _, of_v = (part.chunk(len(ranks))[rank] for part in seen["gradients"]["qkv.bias"].chunk(3))
+        case.instead(not of_v.any(), f"the result is right, but rank {rank} does not compute its own heads",
+                     "rank 0 has the first: a rank keeps, and saves, the weights of its own heads alone")  # fmt: skip
         for name in ("x", "out.bias"):
-            case.equal(
-                seen["gradients"][name],
-                gradients[name],
-                why=f"this is the gradient of {name} on rank {rank}: "
-                "all ranks hold it whole, and each must get all of its gradient",
-                **near,
-            )
+            why = "all ranks hold it whole, and each must get all of its gradient"
+            case.equal(seen["gradients"][name], gradients[name], why=f"this is the gradient of {name} on rank {rank}: "
+                       f"{why}", **near)  # fmt: skip
     for name in ("qkv.weight", "qkv.bias", "out.weight"):
-        case.equal(
-            sum(found["gradients"][name] for found in ranks),
-            gradients[name],
-            why=f"this is the gradient of {name}, summed over the ranks, of which each has its own part",
-            **near,
-        )
-    size, used = right.nbytes, max(found["call"].counts.flops for found in ranks)
-    case.instead(
-        used > 1.2 * flops / len(ranks),
-        "the result is right, but a rank computes more than its own heads",
-        f"{used:,} FLOPs on one rank, and {flops // len(ranks):,} are its part: cut before you multiply",
-        got=used,
+        total = sum(seen["gradients"][name] for seen in ranks)
+        why = f"this is the gradient of {name}, summed over the ranks, of which each has its own part"
+        case.equal(total, gradients[name], why=why, **near)
+    size, used, part = right.nbytes, max(seen["call"].counts.flops for seen in ranks), flops // len(ranks)
+    forward, backward = ranks[0]["call"].counts.collective_bytes.total(), ranks[0]["back"].total()
+    hands = "a rank hands {:,} bytes to collectives {}, and {:,} are enough"
+    once = (
+        "one all-reduce of the result forward, one of the gradient of x backward: what a rank computes of its own "
+        "heads stays there"
     )
-    for way, sent in (("forward", ranks[0]["call"].counts.collective_bytes), ("backward", ranks[0]["back"])):
-        case.instead(
-            sent.total() > size,
-            f"the result is right, but a rank hands {sent.total():,} bytes to "
-            f"collectives {way}, and {size:,} are enough",
-            "one all-reduce of the result forward, one of the "
-            "gradient of x backward: what a rank computes of its own heads stays there",
-        )
+    for when, name, why in (
+        (used > 1.2 * part, "a rank computes more than its own heads",
+         f"{used:,} FLOPs on one rank, and {part:,} are its part: cut before you multiply"),
+        (forward > size, hands.format(forward, "forward", size), once),
+        (backward > size, hands.format(backward, "backward", size), once),
+    ):  # fmt: skip
+        case.instead(when, f"the result is right, but {name}", why)
 
 
 split_attention.alternative(

@@ -24,20 +24,6 @@ def _passes_all_of_it(x):
     return total
 
 
-def _all_graphs(model, batches, loss_fn):
-    model.zero_grad()
-    (sum(loss_fn(model(x), y) for x, y in batches) / len(batches)).backward()
-
-
-def _synchronises_the_first(model, batches, loss_fn):
-    model.zero_grad()
-    (x, y), *rest = batches
-    (loss_fn(model(x), y) / len(batches)).backward()
-    with model.no_sync():
-        for x, y in rest:
-            (loss_fn(model(x), y) / len(batches)).backward()
-
-
 FAULTS = {  # of the script: what stands in it in place of lines of the reference
     "epoch": "-        sampler.set_epoch(epoch)  # 1: else every epoch has the same order",
     "model": """
@@ -73,10 +59,6 @@ WRONG = {
     ],
     "ring_all_reduce": [
         ("a ring needs at most", _passes_all_of_it),
-    ],
-    "accumulate": [
-        ("graphs of 4 micro-batches are alive", _all_graphs),
-        ("rank 0 and rank 1 have different gradients", _synchronises_the_first),
     ],
     "train": [(phrase, _script(left)) for phrase, left in LEFT.items()],
 }
