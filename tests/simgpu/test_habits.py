@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import linecache
 import re
 from pathlib import Path
@@ -514,3 +515,28 @@ for x in torch.randn(12, 20, device="cuda"):
     optimizer.step()
 """
     assert [one.code for one in reported(text, tmp_path, "single").suspects] == ["small-batch"]
+
+
+GENERATOR = """import torch
+from torch import nn
+g, d = nn.Linear(8, 64).cuda(), nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).cuda()
+of_d, of_g = torch.optim.Adam(d.parameters()), torch.optim.Adam(g.parameters())
+for step in range(5):
+    fake = g(torch.randn(64, 8, device="cuda"))
+    of_d.zero_grad()
+    (d(fake.detach()).mean() - d(torch.randn(64, 64, device="cuda")).mean()).backward()
+    of_d.step()
+    of_g.zero_grad()
+    LAST
+    of_g.step()
+"""
+
+
+@pytest.mark.parametrize("options", [["--steps", "3"], []])
+@pytest.mark.parametrize("last", ["(-d(fake).mean()).backward()", "assert step < 2"])
+def test_what_a_program_would_have_used_later_is_no_fault_of_a_run_that_is_cut(tmp_path, options, last):
+    """The first optimizer's step ends the third step, or the program fails; the generator's turn would come."""
+    (tmp_path / "gan.py").write_text(GENERATOR.replace("LAST", last), encoding="utf-8")
+    done = children.run("-m", "simgpu", *options, "--json", tmp_path / "gan.json", "gan.py", cwd=tmp_path)
+    codes = [one["code"] for one in json.loads((tmp_path / "gan.json").read_text())["suspects"]]
+    assert codes == ([] if "backward" in last else ["forward-not-used"]), done.stderr

@@ -352,8 +352,10 @@ class HabitWatch:
         self._backward = self._cleared = self._clearing = ""
         self._thrown_away = None
 
-    def finish(self) -> None:
-        """The program has ended."""
+    def finish(self, whole: bool = True) -> None:
+        """The program has ended; not `whole`: in the midst of its work, which might have used its results later."""
+        if not whole:
+            self._passes = [called for called in self._passes if called.used or not called.recorded]
         self._judge(last=True)
 
     def end_step(self) -> None:

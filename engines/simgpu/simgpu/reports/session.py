@@ -72,6 +72,7 @@ class Recording:
         self.log, self.run, self.errors = Log(), RunRecord(), []
         self.failure: Error | None = None  # what ended the program
         self.loads = False  # whether a DataLoader has given a batch
+        self._cut = False  # whether the program was ended after so many steps
         self.world, self.on = state.world, True
         self._stop_after, self.data_ms, self._progress = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
@@ -111,7 +112,7 @@ class Recording:
         for handle in self._handles:
             handle.remove()
         self._put.undo()
-        self.habits.finish()
+        self.habits.finish(whole=not self._cut and self.failure is None)
         if self.model_calls is not None:
             self.model_calls.ask()
 
@@ -149,6 +150,7 @@ class Recording:
             self._pause()
         self._show()
         if self.run.steps == self._stop_after:
+            self._cut = True
             raise Enough(0)
 
     def _pause(self) -> None:
