@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,6 +12,8 @@ from torch import nn
 import simgpu
 from simgpu import evidence, gpus
 from tests.simgpu.simulated import _fresh  # noqa: F401
+
+GUIDE = Path(__file__).parents[2] / "docs" / "simulated_gpu.md"
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 BAR = simgpu.error_bar()
@@ -202,10 +205,15 @@ def test_resnet50_in_plain_torch_is_priced_as_stored_and_near_to_what_was_measur
     training = run.mode == "training"
     batch = lambda: (torch.empty(run.batch, 3, run.size, run.size), torch.empty(run.batch, dtype=torch.long))  # noqa: E731
     optimizer = (lambda p: torch.optim.SGD(p, momentum=0.9, foreach=False)) if training else None
-    found = simgpu.forecast(resnet50, batch, optimizer, step=step if training else infer).on(run.gpu)
+    ahead = simgpu.forecast(resnet50, batch, optimizer, step=step if training else infer)
+    found = ahead.on(run.gpu)
     assert 1e3 * found.total_s == pytest.approx(run.predicted_ms, rel=0.03)
     assert 1e3 * found.total_s == pytest.approx(run.measured_ms, rel=0.25)
     assert found.evidence.regime == run.regime == run.mode and str(found.evidence) in str(found)
+    if run.gpu == "RTX 3090" and training:  # whose host the guide speaks of
+        assert f"which is busy for {1e3 * ahead.on(run.gpu).host_s:.0f} of them" in GUIDE.read_text("utf-8")
+        ms = [1e3 * ahead.on(run.gpu, host=host).total_s for host in ("launch call", "server")]
+        assert "{:.2f} ms with launches alone and {:.2f} ms with the server".format(*ms) in GUIDE.read_text("utf-8")
 
 
 @pytest.mark.parametrize("dtype, measured", [(torch.float16, 24.0), (torch.float32, 4.2)])
