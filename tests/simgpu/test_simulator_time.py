@@ -214,7 +214,7 @@ def test_a_timelines_totals():
     ({"costs": 3}, TypeError, "costs must be simgpu.Costs, not 3"),
     ({"costs": simgpu.Costs(kernel_ns=-1)}, ValueError, "costs.kernel_ns must be .* not -1"),
     ({"host": "a desk"}, ValueError, "host is 'a desk', which is not in the table; it may be a number"),
-    ({"host": 3}, TypeError, "host must be a name or a simgpu.Host, not 3"),
+    ({"host": 3}, TypeError, "host must be a name or a simgpu.Host, such as simgpu.Host.25., not 3"),
     ({"costs": simgpu.Costs(pageable_share=0)}, ValueError, "costs.pageable_share must be .* not 0"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):

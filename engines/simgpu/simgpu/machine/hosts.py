@@ -199,7 +199,7 @@ def get(given: "str | Host | Mapping[str, Any]", argument: str = "host") -> Host
     if isinstance(given, Mapping):
         return Host(**given)
     if not isinstance(given, str):
-        raise TypeError(f"{argument} must be a name or a simgpu.Host, not {given!r}")
+        raise TypeError(f"{argument} must be a name or a simgpu.Host, such as simgpu.Host(25), not {given!r}")
     for host in ALL:
         if host.name == given.strip().lower():
             return host
