@@ -239,6 +239,33 @@ def test_an_error_says_cuda_and_never_sim(name):
     assert "sim:" not in str(caught.value) and "'sim'" not in str(caught.value)
 
 
+DRAWS = {
+    **{name: lambda x, g, name=name: getattr(x, name)(generator=g) for name in (
+        "normal_", "uniform_", "random_", "exponential_", "cauchy_", "log_normal_", "bernoulli_", "bernoulli",
+    )},
+    "geometric_": lambda x, g: x.geometric_(0.5, generator=g),
+    "a method that picks": lambda x, g: x.multinomial(1, generator=g),
+    "a function that picks": lambda x, g: torch.multinomial(input=x, num_samples=1, generator=g),
+    "torch.bernoulli": lambda x, g: torch.bernoulli(x, generator=g),
+    "poisson, by its place": lambda x, g: torch.poisson(x, g),
+    "binomial": lambda x, g: torch.binomial(x, x, generator=g),
+    "a layer's first values": lambda x, g: nn.init.kaiming_uniform_(x, generator=g),
+    "a sampler": lambda x, g: list(torch.utils.data.WeightedRandomSampler(x[0].tolist(), 2, generator=g)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_generator_draws_on_its_own_device(name):
+    """`check_generator` of ATen/core/Generator.h compares the types of the devices, on the CPU as on the GPU."""
+    draw = DRAWS[name]
+    places = ("cpu",) if name == "a sampler" else ("cpu", "cuda")  # which draws on the CPU, wherever its weights are
+    for here, there in zip(places, ("cuda", "cpu"), strict=False):
+        with pytest.raises(RuntimeError, match=f"Expected a '{here}' device type for generator but found '{there}'"):
+            draw(torch.full((2, 2), 0.5, device=here), torch.Generator(there))
+        drawn = draw(torch.full((2, 2), 0.5, device=here), torch.Generator(here).manual_seed(3))
+        assert name == "a sampler" or drawn.device.type == here
+
+
 def test_formats_that_cuda_has_are_computed():
     small = whole(2, 2)
     assert (small.float() @ small.float()).sum() == 8 and (small.cpu() @ small.cpu()).sum() == 8

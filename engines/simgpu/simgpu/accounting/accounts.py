@@ -113,24 +113,23 @@ class Accounts:
         if self.at_first is not None:
             called, self.at_first = self.at_first, None
             called()
-        ref = _StorageRef(storage, self._on_free)
-        ref.gpu, ref.key, ref.nbytes = self.gpus[index], storage._cdata, 0
+        ref, gpu, nbytes = _StorageRef(storage, self._on_free), self.gpus[index], storage.nbytes()
+        ref.gpu, ref.key, ref.nbytes = gpu, storage._cdata, 0
         with self.lock:
             self.live[ref.key] = ref  # first: a reference that nobody holds would not say when its storage dies
             try:
-                self.charge(ref, storage.nbytes(), 0)
+                self.charge(ref, nbytes, 0)
             except torch.OutOfMemoryError:
                 del self.live[ref.key]
                 if self.watcher is not None:
-                    self.watcher.refused(ref.gpu.index, storage.nbytes())
+                    self.watcher.refused(gpu.index, nbytes)
                 raise
-            gpu = ref.gpu
             gpu.allocations += 1
             gpu.storages += 1
             if gpu.storages > gpu.most_storages:
                 gpu.most_storages = gpu.storages
         if self.races is not None:
-            self.races.made(ref.key, index, storage.nbytes())
+            self.races.made(ref.key, index, nbytes)
 
     def charge(self, ref: _StorageRef, nbytes: int, before: int) -> None:
         """Account `nbytes` to a storage that had `before`. Raises if they do not fit."""

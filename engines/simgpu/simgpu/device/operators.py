@@ -18,7 +18,7 @@ from simgpu.device import (
     state,
 )
 from simgpu.device.state import device_of
-from simgpu.device.tensor import CPU, KEYS, SimTensor, adopt, as_sim, is_plain, make, refresh
+from simgpu.device.tensor import CPU, SimTensor, adopt, as_sim, dense, refresh
 from simgpu.device.torch_functions import check_generator
 from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
@@ -125,11 +125,12 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
             inner.append(_unwrap(arg, tensors))
         else:
             return None
-    index, nbytes = -1, 0
+    index, nbytes, wide = -1, 0, plan.wide
     for tensor in tensors:
-        values, size = tensor._inner, tensor._nbytes
-        index = tensor._index if index < 0 else index
-        if tensor._index != index or size < 0 or values.dtype in plan.wide:  # below 0: sparse
+        values, size, gpu = tensor._inner, tensor._nbytes, tensor._index
+        if index < 0:
+            index = gpu
+        if gpu != index or size < 0 or (wide and values.dtype in wide):  # below 0: sparse
             return None
         ordered = ordered and values.is_contiguous()
         if values.is_complex() and not (ordered and plan.pointwise):  # it may be a conjugate view
@@ -153,25 +154,31 @@ def _accounted(
     if out.layout is not torch.strided or out.is_nested:
         return as_sim(out, index)
     storage, world = out.untyped_storage(), state.world
-    memory = world.memory
+    memory, clock = world.memory, world.clock
     if memory.dead:
         memory.bury()
     if storage._cdata in memory.live:
-        world.clock.called("view")
-        return _wrap(out, index, tensors)[0]
+        clock.called("view")
+        return _view(out, index, tensors)
     size, dtype = out.nbytes, out.dtype
     memory.own_storage(storage, index)
     if nbytes is not None:
         rate = "fp64" if dtype is torch.float64 else "fp32"
-        world.clock.kernel(index, plan.name, price_of_elements(size // dtype.itemsize, nbytes + size, rate))
+        clock.kernel(index, plan.name, price_of_elements(size // dtype.itemsize, nbytes + size, rate))
     elif not plan.row.memory_only:
-        world.clock.kernel(index, plan.name, price(plan, [t._inner for t in tensors], [out], inner, {}, out))
-    shape = out.shape
-    if dtype.is_complex or not is_plain(out, shape):
-        return as_sim(out, index)
-    result = make(SimTensor, shape, dtype=dtype, device=world.meta_devices[index], _extra_dispatch_keys=KEYS)
-    result._inner, result._index, result._nbytes = out, index, size
-    return result
+        clock.kernel(index, plan.name, price(plan, [t._inner for t in tensors], [out], inner, {}, out))
+    return as_sim(out, index) if dtype.is_complex else dense(out, index, size)
+
+
+def _view(out: torch.Tensor, index: int, tensors: list[Any]) -> SimTensor:
+    """Return a dense tensor in memory that is accounted: the one of `tensors` that it is, else a new view."""
+    for tensor in tensors:
+        if tensor._inner is out:
+            return tensor
+    if torch.is_inference_mode_enabled() and not out.is_inference():
+        with torch.inference_mode(False):  # a view of a tensor made outside stays an ordinary tensor
+            return as_sim(out, index)
+    return as_sim(out, index) if out.dtype.is_complex or out.is_neg() else dense(out, index, out.nbytes)
 
 
 def _in_region_of_the_cpu() -> bool:

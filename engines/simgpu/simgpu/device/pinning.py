@@ -19,24 +19,30 @@ _FACTORIES = """arange bartlett_window blackman_window empty empty_like empty_pe
 full_like hamming_window hann_window kaiser_window linspace logspace normal ones ones_like rand rand_like randint
 randint_like randn randn_like randperm range scalar_tensor tensor tril_indices triu_indices zeros zeros_like"""
 _METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros"
+_DRAWS = "bernoulli binomial multinomial poisson"
+_DRAWING_METHODS = """bernoulli bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial normal_ random_
+uniform_"""
 _pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
 
 def replace_functions() -> None:
     """Let tensors of the CPU be pinned, also by the argument `pin_memory` of factories, once a process.
 
-    TorchScript, which knows functions by identity, is told that they are the operators of before.
+    What draws on the CPU refuses the generator of a GPU. TorchScript, which knows functions by identity, is told that
+    they are the operators of before.
     """
     torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
     _device._device_constructors()  # remembers the functions that it is asked about: PyTorch's, not ours
     known = TORCH.jit._builtins._get_builtin_table()
-    for name in _FACTORIES.split():
-        factory = _pinning(getattr(torch, name))
-        setattr(torch, name, factory)
-        known[id(factory)] = f"aten::{name}"
+    for names, wrap in ((_FACTORIES, _pinning), (_DRAWS, _drawing)):
+        for name in names.split():
+            function = wrap(getattr(torch, name))
+            setattr(torch, name, function)
+            known[id(function)] = f"aten::{name}"
     TORCH.utils.data.dataset.randperm = torch.randperm  # by which `random_split` draws
-    for name in _METHODS.split():
-        setattr(torch.Tensor, name, _pinning(getattr(torch.Tensor, name)))
+    for names, wrap in ((_METHODS, _pinning), (_DRAWING_METHODS, _drawing)):
+        for name in names.split():
+            setattr(torch.Tensor, name, wrap(getattr(torch.Tensor, name)))
 
 
 def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -51,6 +57,20 @@ def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
         return _pin(tensor) if pinned else tensor
 
     return made
+
+
+def _drawing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a function that draws for its first tensor, and looks at the generator that it is given."""
+
+    @functools.wraps(function)
+    def drawn(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensor = args[0] if args else kwargs.get("input")
+        for generator in (*args[1:], kwargs.get("generator")):
+            if isinstance(generator, TORCH._C.Generator) and isinstance(tensor, torch.Tensor):
+                _check_generator(generator, tensor)
+        return function(*args, **kwargs)
+
+    return drawn
 
 
 def _check_generator(generator: torch.Generator, drawn: torch.Tensor) -> None:
