@@ -158,6 +158,11 @@ def whole(*size):
     return torch.ones(size, dtype=torch.int64, device="cuda")
 
 
+def _moves_its_gradient(x):
+    x.register_hook(lambda gradient: gradient.cpu())
+    return x
+
+
 ERRORS = {
     "memory": (lambda: torch.empty(2**30, device="cuda"), torch.cuda.OutOfMemoryError, "^CUDA out of memory. Tried"),
     "ordinal": (lambda: torch.ones(1, device="cuda:7"), torch.AcceleratorError, "CUDA error: invalid device ordinal"),
@@ -186,6 +191,19 @@ ERRORS = {
         lambda: torch.linalg.cholesky_ex(
             torch.eye(2).cuda(), out=(torch.eye(2).cuda(), torch.tensor(0, dtype=torch.int32))
         ), RuntimeError, "on the same device",
+    ),
+    "one_hot of floats": (
+        lambda: nn.functional.one_hot(torch.ones(1).cuda()), RuntimeError, "one_hot is only applicable to index tensor",
+    ),
+    "one_hot of nothing": (
+        lambda: nn.functional.one_hot(torch.ones(0).long().cuda()), RuntimeError, "Can not infer total number of class",
+    ),
+    "one_hot for no class": (
+        lambda: nn.functional.one_hot(torch.ones(1).long().cuda(), 0), RuntimeError, "num_classes should be positive",
+    ),
+    "a hook that moves a gradient": (
+        lambda: _moves_its_gradient(torch.ones(2).cuda().requires_grad_()).square().sum().backward(), RuntimeError,
+        "was torch.cuda.FloatTensor got torch.FloatTensor",
     ),
     "not cuda": (lambda: torch.ones(1).cuda("cpu"), RuntimeError, "Invalid device, must be cuda device"),
     "lengths": (
@@ -471,3 +489,12 @@ def test_what_synchronised_batch_norm_calls_gives_the_numbers_of_one_process(sha
     torch.testing.assert_close([found, back, *sums[2:], *averages], [
         one.cuda() for one in (expected.detach(), *(leaf.grad for leaf in leaves), *expected_averages)
     ])  # fmt: skip
+
+
+def test_one_hot_has_the_numbers_of_the_cpu():
+    classes = torch.tensor([[1, 2], [0, 3]])
+    for count in (-1, 6):
+        assert torch.equal(nn.functional.one_hot(classes.cuda(), count).cpu(), nn.functional.one_hot(classes, count))
+    with torch.inference_mode():
+        assert nn.functional.one_hot(classes.cuda()).shape == (2, 2, 4)
+    assert nn.functional.one_hot(torch.ones(0).long().cuda(), 3).shape == (0, 3)

@@ -58,6 +58,8 @@ KERNELS = {
     "take": lambda: table().take(sim(15)),
     "gather(out=)": lambda: torch.gather(table(), 1, sim(3).view(1, 1), out=torch.empty(0, device="sim")),
     "multinomial": lambda: torch.multinomial(sim(0.5, -1.0), 1),
+    "one_hot": lambda: F.one_hot(sim(0, 3), 3),
+    "one_hot of a negative class": lambda: F.one_hot(sim(0, -1)),
     "binary_cross_entropy": lambda: F.binary_cross_entropy(sim(2.0), sim(1.0)),
 }
 

@@ -33,6 +33,7 @@ def register(module: ModuleType) -> None:
     _register_factories(library)
     library.impl("lstm.input", _lstm, "AutogradMeta")
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
+    library.impl("one_hot", _one_hot, "AutogradMeta")
     library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
     for name, made in _RANKS.items():
         library.impl(name, partial(_rank_out, operator_of(name), operator_of(made)), "AutogradMeta")
@@ -147,6 +148,24 @@ def _ctc_loss(
         return aten.ctc_loss.Tensor.decompose(log_probs, targets, input_lengths, target_lengths, *options)
     lengths = [one.tolist() for one in (input_lengths, target_lengths)]  # C++ does so, but not for a subclass
     return aten.ctc_loss.IntList(log_probs, targets, *lengths, *options)
+
+
+def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """As on CUDA, where the kernel that scatters finds a class that is not there (`one_hot` in ATen's Onehot.cpp).
+
+    For a tensor on `meta`, as which C++ sees this one, it compares instead, and no class is wrong.
+    """
+    if not isinstance(classes, SimTensor):
+        return aten.one_hot.default.decompose(classes, num_classes)
+    if classes.dtype is not torch.int64:
+        raise RuntimeError("one_hot is only applicable to index tensor of type LongTensor.")
+    if classes.numel() == 0 and num_classes <= 0:
+        raise RuntimeError("Can not infer total number of classes from empty tensor.")
+    if num_classes == -1:
+        num_classes = int(classes.max()) + 1
+    if num_classes < 1:
+        raise RuntimeError("num_classes should be positive")
+    return classes.new_zeros(*classes.shape, num_classes).scatter_(-1, classes.unsqueeze(-1), 1)
 
 
 def _lstm(

@@ -128,12 +128,13 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
     index, nbytes, wide = -1, 0, plan.wide
     for tensor in tensors:
         values, size, gpu = tensor._inner, tensor._nbytes, tensor._index
+        dtype = values.dtype
         if index < 0:
             index = gpu
-        if gpu != index or size < 0 or (wide and values.dtype in wide):  # below 0: sparse
+        if gpu != index or size < 0 or (wide and dtype in wide):  # below 0: sparse
             return None
         ordered = ordered and values.is_contiguous()
-        if values.is_complex() and not (ordered and plan.pointwise):  # it may be a conjugate view
+        if dtype.is_complex and not (ordered and plan.pointwise):  # it may be a conjugate view
             return None
         nbytes += size
     if index < 0 or _in_region_of_the_cpu():
@@ -206,13 +207,14 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):
         _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
-    # inside, an operator may make conjugate views, and must see that they are
-    bits = composite.conjugation() if any([t.is_complex() for t in tensors]) else _NOTHING
-    with torch.autocast("cpu", enabled=False) if _in_region_of_the_cpu() else _NOTHING, bits:
-        if plan.row.asserts:
-            out = kernel_failures.run(func, plan.mutates, inner_args, inner_kwargs, index)
-        else:
-            out = _computed(func, plan, inner_args, inner_kwargs)
+    is_complex = True in [t.dtype.is_complex for t in tensors]
+    if is_complex or _in_region_of_the_cpu():
+        # inside, an operator may make conjugate views, and must see that they are
+        bits = composite.conjugation() if is_complex else _NOTHING
+        with torch.autocast("cpu", enabled=False) if _in_region_of_the_cpu() else _NOTHING, bits:
+            out = _asserted(func, plan, inner_args, inner_kwargs, index)
+    else:
+        out = _asserted(func, plan, inner_args, inner_kwargs, index)
     if target is None:
         if state.world.clock.told is not None:
             state.world.clock.told("wait for the result")
@@ -233,6 +235,13 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if waits:
         state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
     return result
+
+
+def _asserted(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, index: int) -> Any:
+    """Return what an operator gives for CPU tensors, or note that its kernel fails on GPU `index`."""
+    if plan.row.asserts:
+        return kernel_failures.run(func, plan.mutates, args, kwargs, index)
+    return _computed(func, plan, args, kwargs)
 
 
 def _ours(values: Any) -> list[SimTensor]:
@@ -405,7 +414,7 @@ def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwar
     if not plan.row.memory_only:  # what only gets memory is in the prices of the operators that ask for it
         several = isinstance(out, list | tuple)
         outputs = [t for t in (out if several else (out,)) if isinstance(t, torch.Tensor)]
-        if any(map(sparse.is_sparse, (*inputs, *outputs))):
+        if any([t.layout is not torch.strided for t in (*inputs, *outputs)]):
             nbytes = sum(sparse.nbytes(t) for t in (*inputs, *outputs))
             numbers = sum(part.numel() for t in inputs for part in sparse.parts(t))
             cost = price_of_elements(numbers, nbytes, "fp32")

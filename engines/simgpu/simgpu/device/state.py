@@ -90,7 +90,10 @@ def note_fork() -> None:
 
 def device_of(device: Device) -> int:
     """Return the index of a simulated GPU; no index means the current one. Raises as CUDA does if there is none."""
-    index = device if isinstance(device, int) else None if device is None else torch.device(device).index
+    if type(device) is torch.device:
+        index = device.index
+    else:
+        index = device if isinstance(device, int) else None if device is None else torch.device(device).index
     if index is None:
         return world.current
     if not 0 <= index < len(world.memory.gpus):

@@ -377,6 +377,8 @@ def _as_sparse(inner: torch.Tensor, index: int) -> SimTensor:
 
 def own(inner: torch.Tensor, index: int) -> bool:
     """Account what a tensor, dense or sparse, consists of to GPU `index`; return whether any of it is new."""
+    if inner.layout is torch.strided:
+        return state.world.memory.own(inner, index)
     return any([state.world.memory.own(part, index) for part in sparse.parts(inner)])
 
 

@@ -81,8 +81,8 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
-            ours = rf"[torch.{device_kind.kind}.\1Tensor "
-            error.args = tuple(re.sub(r"\[Meta(\w+)Type ", ours, str(one)) for one in error.args)
+            ours = rf"torch.{device_kind.kind}.\1Tensor"
+            error.args = tuple(re.sub(r"\bMeta(\w+)Type\b", ours, str(one)) for one in error.args)
             raise
         finally:
             state.world.clock.quiet = quiet  # also where a node of a compiled graph raised

@@ -63,8 +63,8 @@ def price(
         if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
             rate = "tf32"
     else:
-        flops = max((t.numel() for t in (*inputs, *outputs)), default=0)
-        rate = "fp64" if any(t.dtype is torch.float64 for t in outputs) else "fp32"
+        flops = max([t.numel() for t in (*inputs, *outputs)], default=0)
+        rate = "fp64" if torch.float64 in [t.dtype for t in outputs] else "fp32"
     tensors = len(args[0]) if plan.of_lists and args and isinstance(args[0], list | tuple) else 0
     host = "library" if plan.library else "light"
     cost = _cost(flops, nbytes, rate, strided, formula is not None, host, tensors)
@@ -94,8 +94,8 @@ def _traffic(
 ) -> tuple[int, bool]:
     """Return how many bytes an operator reads and writes, and whether it reads in another order than it writes."""
     if plan.row.gathers:
-        written = sum(t.nbytes for t in outputs)
-        nbytes, strided = 2 * written + sum(t.nbytes for t in inputs if not t.is_floating_point()), False
+        written = sum([t.nbytes for t in outputs])
+        nbytes, strided = 2 * written + sum([t.nbytes for t in inputs if not t.is_floating_point()]), False
     else:
         read = inputs[1:] if plan.row.overwrites else inputs
         if plan.mutates and kwargs:
@@ -103,7 +103,7 @@ def _traffic(
             read = [t for t in read if id(t) not in result_only]
         output = outputs[0] if len(outputs) == 1 and (plan.pointwise or plan.name == "clone") else None
         nbytes, strided = _moved(read, output)
-        nbytes += sum(t.nbytes for t in (outputs if output is None else outputs[1:]))
+        nbytes += sum([t.nbytes for t in (outputs if output is None else outputs[1:])])
     if plan.mutates and not outputs:
         nbytes += sum(t.nbytes for t in inputs[: max(1, len(inputs) // 2)])
     return nbytes, strided

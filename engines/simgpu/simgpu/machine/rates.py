@@ -43,6 +43,7 @@ class Rates:
         if costs.limits and gpu.best_copy_gbps:
             self._gbps = min(self._gbps, gpu.best_copy_gbps)
         self._strided_gbps = self._gbps * costs.strided_share
+        self._bus_gbps = gpu.bus_gbps or gpu.bandwidth_gbps
         self._flops_a_ns: dict[tuple[str, float], tuple[float, str]] = {}  # by rate and attention of a cost
 
     def kernel(self, cost: Cost) -> tuple[int, str]:
@@ -64,7 +65,7 @@ class Rates:
 
     def copy_ns(self, nbytes: int, *, pinned: bool) -> int:
         """Return how many ns a copy over the bus takes."""
-        rate_gbps = (self.gpu.bus_gbps or self.gpu.bandwidth_gbps) * (1.0 if pinned else self.costs.pageable_share)
+        rate_gbps = self._bus_gbps * (1.0 if pinned else self.costs.pageable_share)
         return self.costs.copy_ns + math.ceil(nbytes / rate_gbps)
 
     def _speed(self, cost: Cost) -> tuple[float, str]:
