@@ -34,10 +34,10 @@ _HIGH = 200  # descriptors below it are those of programs
 def begin(folder: str) -> socket.socket | None:
     """Let this process and its forks start programs by the one that serves the socket which this returns.
 
-    None where the path of `folder` is too long for a socket: then they start Python.
+    None where the path of `folder` is too long for a socket, or the kernel is too old: then they start Python.
     """
     address = os.path.join(folder, "programs")
-    if len(address) > _LONGEST:
+    if len(address) > _LONGEST or not can_wait():
         return None
     Path(address).unlink(missing_ok=True)  # of a process that was before this one
     listener = socket.socket(socket.AF_UNIX)
@@ -53,6 +53,15 @@ def begin(folder: str) -> socket.socket | None:
     for function in (serve, _mind, _become):
         children.as_python(function)
     return listener
+
+
+def can_wait() -> bool:
+    """Return whether Linux tells by a file that a process has ended, which older ones and some sandboxes do not."""
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 def serve(listener: socket.socket) -> None:

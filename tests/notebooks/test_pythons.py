@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests import kernels
+from tests import kernels, pythons
 from tests.waiting import until
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="kernels are forked on Linux alone")
+pytestmark = pytest.mark.skipif(not pythons.can_wait(), reason="kernels are forked on Linux alone")
 TOLD = "import sys; print({}); sys.exit({})"
 
 
