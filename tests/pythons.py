@@ -20,7 +20,9 @@ from pathlib import Path
 _READ_AT_START = (
     "PYTHON", "LD_", "OMP_", "KMP_", "MKL_", "OPENBLAS_", "ATEN_", "ONEDNN_", "DNNL_", "TORCH", "PYTORCH_", "TRITON_",
 )  # fmt: skip
-_READ_LATER = "PYTHONPATH", "TORCHELASTIC_", "TORCH_NCCL_", "TORCH_DISABLE_SHARE_"
+_READ_LATER = (  # the caches are set by PyTorch's compiler, for its own processes
+    "PYTHONPATH", "TORCHELASTIC_", "TORCH_NCCL_", "TORCH_DISABLE_SHARE_", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR",
+)  # fmt: skip
 _PASSED_ON = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT,
 )  # fmt: skip

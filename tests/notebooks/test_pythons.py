@@ -62,10 +62,18 @@ def test_a_file_is_a_program_with_its_folder_and_its_stack(python, tmp_path):
     assert forked == as_python and "line 3" in forked[2]
 
 
+def at_first():
+    """Return the environment in which the process began that forks, whatever other tests did to this one's."""
+    data = Path(f"/proc/{kernels.server().process.pid}/environ").read_bytes()
+    return dict(entry.decode().split("=", 1) for entry in data.split(b"\0") if entry)
+
+
 def test_torch_is_there_already_but_not_in_an_environment_that_it_would_read(python):
     words = ["-c", "import sys; print('torch' in sys.modules)"]
-    for name, value, there in (("OMP_NUM_THREADS", "3", "False"), ("SOMETHING", "3", "True")):
-        (_, plain, _), (_, forked, _) = both(python, *words, env={**os.environ, name: value})
+    for name, value, there in (
+        ("OMP_NUM_THREADS", "3", "False"), ("SOMETHING", "3", "True"), ("TORCHINDUCTOR_CACHE_DIR", "there", "True")
+    ):  # fmt: skip
+        (_, plain, _), (_, forked, _) = both(python, *words, env={**at_first(), name: value})
         assert plain.strip() == "False" and forked.strip() == there
 
 

@@ -353,7 +353,7 @@ def dense(inner: torch.Tensor, index: int, nbytes: int) -> SimTensor:
     """
     device = state.world.meta_devices[index]
     tensor: Any = make(
-        SimTensor, inner.shape, inner.stride(), inner.storage_offset() or None, None, inner.dtype, torch.strided,
+        SimTensor, inner.size(), inner.stride(), inner.storage_offset() or None, None, inner.dtype, torch.strided,
         device, False, False, None, False, False, KEYS,
     )  # fmt: skip
     tensor._inner, tensor._index, tensor._nbytes = inner, index, nbytes
