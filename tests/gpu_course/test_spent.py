@@ -126,9 +126,10 @@ def test_a_check_that_takes_long_says_what_it_is_doing(capfd, monkeypatch):
     def _(case):
         case.equal(case.call(3.0), 1.5)
 
-    shown, show = threading.Event(), engine.said_after
-    monkeypatch.setattr(engine, "said_after", lambda s, words: show(s, lambda: (words(), shown.set())[0]))
-    halve.check(lambda x: (shown.wait(), x / 2)[1])
+    called, shown, show = threading.Event(), threading.Event(), engine.said_after
+    waiting = lambda words: (called.wait(HANG_S), words(), shown.set())[1]  # noqa: E731
+    monkeypatch.setattr(engine, "said_after", lambda s, words: show(s, lambda: waiting(words)))
+    halve.check(lambda x: (called.set(), shown.wait(HANG_S), x / 2)[2])
     said = capfd.readouterr()
     assert said.err == f"halve: still checking. Now: halve(3.0) on {devices.check_devices()[0]}\n"
     assert "still" not in said.out

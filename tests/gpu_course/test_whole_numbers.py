@@ -25,9 +25,11 @@ INTS = [e for e in EXERCISES if re.search(r"\bint\b", promised(e)) and "Callable
 def answers_with(exercise, kind):
     """Return an answer that does what the reference does, with `kind` in place of int wherever that occurs."""
 
-    @functools.wraps(exercise.reference)
+    reference = exercise.reference  # it alone is sent to ranks: an exercise knows devices that they have not
+
+    @functools.wraps(reference)
     def answer(*args):
-        return changed(exercise.reference(*args), kind)
+        return changed(reference(*args), kind)
 
     return answer
 
