@@ -4,13 +4,14 @@
     python -m benchmarks.compiled FOLDER    # draws networks from timm's tables in FOLDER, and predicts those not stored
 
 Stored are twenty networks, two drawn by chance and one of each of the quickest families, most of them small; and of the
-64 that the rule below gives those that come first in the order of `EVERY`. The second command predicts those that are
-not stored, which takes hours, and needs `pip install --no-deps timm pillow`; stopped and started again, it goes on
-where it was. FOLDER holds the four files of `TABLES`, from timm's folder `results`, whose licence is Apache 2.0.
+256 that the rule below gives those that come first in the order of `EVERY`: every sixteenth by name, and the first of those
+between them. The second command predicts those that are not stored, which takes hours, and needs
+`pip install --no-deps timm pillow`; stopped and started again, it goes on where it was. FOLDER holds the four files of
+`TABLES`, from timm's folder `results`, whose licence is Apache 2.0.
 
 The rule was fixed before any of these networks was predicted: those that both tables of the RTX 5090 have with the same
-size of image and the same batch, in the order of their names, every sixteenth; on the RTX 4090 those of them whose
-tables agree so. What cannot be predicted is named, and left out.
+size of image and the same batch, in the order of their names, every fourth; on the RTX 4090 those of them whose tables
+agree so. What cannot be predicted is named, and left out.
 
 No constant of the clock was chosen by compiled runs, and none by any run on the RTX 5090.
 """
@@ -32,7 +33,7 @@ from benchmarks import programs, published
 from course_utils import tables
 from simgpu import evidence
 
-EVERY = (256, 128, 64, 32, 16)  # of the networks in the order of their names, so that a part is spread over all
+EVERY = (256, 128, 64, 32, 16, 8, 4)  # of the networks in the order of their names, so that a part is spread over all
 TABLES = {  # by GPU: the table of what runs operator by operator, the compiled one
     name: tuple(f"benchmark-infer-amp-nchw-pt291-{cuda}-{short}{kind}.csv" for kind in ("", "-dynamo"))
     for name, cuda, short in (("RTX 5090", "cu130", "5090"), ("RTX 4090", "cu128", "4090"))
