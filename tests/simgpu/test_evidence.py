@@ -179,7 +179,7 @@ def resnet50():
     return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 1000))
 
 
-ROWS = [run for run in BAR.runs if run.program == "resnet50" and run.by == "timm"]
+ROWS = [run for run in BAR.runs if run.program == "resnet50" and run.by == "timm" and run.eager is None]
 
 
 QUICK = ("RTX 3090 training", "RTX 5090 inference")
