@@ -4,8 +4,8 @@
     python -m benchmarks.compiled FOLDER    # draws networks from timm's tables in FOLDER, and predicts those not stored
 
 Stored are twenty networks, two drawn by chance and one of each of the quickest families, most of them small; and of the
-256 that the rule below gives those that come first in the order of `EVERY`: every sixteenth by name, and the first of those
-between them. The second command predicts those that are not stored, which takes hours, and needs
+256 that the rule below gives those that come first in the order of `EVERY`: every sixteenth by name, and the first of
+those between them. The second command predicts those that are not stored, which takes hours, and needs
 `pip install --no-deps timm pillow`; stopped and started again, it goes on where it was. FOLDER holds the four files of
 `TABLES`, from timm's folder `results`, whose licence is Apache 2.0.
 
