@@ -28,7 +28,7 @@ def run_limited(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(limits.LOOK_S)
                 return
-            had_s = spent.look()
+            had_s = spent.look(limits.LOOK_S)
             if had_s >= limit_s or spent.wall_s > limits.last_resort_s(limit_s):
                 _end(process.pid)
                 if had_s >= limit_s:

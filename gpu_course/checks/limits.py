@@ -155,20 +155,22 @@ class _Clock:
         self.spent = Spent()
         self.loading = _Loading(self.spent)
         self.patient_until_s = 0.0  # once it is due
+        self.meant_s = self.first_s  # from one look to the next
 
     def wait_s(self, frame: FrameType | None) -> float:
         """Return after how long to look again at the code, which runs in `frame`; 0 where its time is over."""
         if self.loading.now(frame):
             return REPEAT_S
         if self.loading.ended():
-            self.spent = Spent(thread=self.thread)
+            self.spent, self.meant_s = Spent(thread=self.thread), self.first_s
             return self.first_s
         if self.limit.fired or self.patient_until_s:
             return 0.0
-        had_s, wall_s = self.spent.look(), self.spent.wall_s
+        had_s, wall_s = self.spent.look(self.meant_s), self.spent.wall_s
         self.limit.busy = had_s < self.seconds and wall_s > last_resort_s(self.seconds)
         if had_s < self.seconds and not self.limit.busy:
-            return min(max(self.seconds - had_s, _LEAST_S), LOOK_S)
+            self.meant_s = min(max(self.seconds - had_s, _LEAST_S), LOOK_S)
+            return self.meant_s
         self.limit.had_s, self.limit.wall_s = had_s, wall_s
         self.patient_until_s = time.monotonic() + PATIENCE_S
         return 0.0

@@ -4,9 +4,13 @@ A limit of the clock on the wall refuses right answers on a busy machine, and on
 that sleeps. So time counts as it passes, less that in which a thread was ready to run and no core was free. On Linux
 the kernel says so of each thread. Elsewhere a stretch of time counts in full where the machine had half a core to
 spare; where it had none, as much of it counts as the busiest process ran.
+
+A virtual machine may stand still for seconds, and then its kernel says that the code ran all the while. Who looks later
+than he meant to has met that, or one long call into compiled code: so a stretch counts as `MOST` times the meant one.
 """
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -18,6 +22,7 @@ import psutil
 
 LINUX = sys.platform == "linux"
 SPARE = 0.5  # cores
+MOST = 2.0  # times the time after which a look was meant to come
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,12 @@ class Spent:
         """Seconds on the wall since this was made."""
         return time.monotonic() - self._begin_s
 
-    def look(self) -> float:
-        """Count the time since the last look and return `seconds`."""
+    def look(self, meant_s: float = math.inf) -> float:
+        """Count the time since the last look, which was to be `meant_s` ago, and return `seconds`."""
         now = _look(self.pid)
         passed_s = now.at_s - self._last_s
-        self.seconds += _had_s(self._before, _of(now, self._before) if self._first else now, passed_s)
+        had_s = _had_s(self._before, _of(now, self._before) if self._first else now, passed_s)
+        self.seconds += min(had_s, MOST * meant_s)
         self._before, self._last_s, self._first = now, now.at_s, False
         return self.seconds
 

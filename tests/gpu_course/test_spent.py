@@ -51,6 +51,29 @@ def test_time_counts_but_for_that_in_which_no_core_was_free(looks, had_s, monkey
     assert found.seconds == pytest.approx(had_s)
 
 
+@pytest.mark.parametrize("ran_s", [0.0, 4.0], ids=["sleeps", "computes"])
+def test_a_look_that_comes_late_counts_as_twice_what_was_meant(ran_s, monkeypatch):
+    """A virtual machine that stands still for four seconds ends no answer, which its kernel says has run or slept."""
+    monkeypatch.setattr(spent.time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(spent, "_look_at_one", lambda thread: seen(0, 0, 0))
+    monkeypatch.setattr(spent, "_look", lambda pid: seen(4, ran_s, 0))
+    assert spent.Spent().look(0.3) == 0.6 and spent.Spent().look(3.0) == spent.Spent().look() == 4.0
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no alarms")
+def test_an_answer_is_not_ended_by_one_stretch_without_a_look():
+    """As where the machine stood still: no handler of Python runs while a lock of compiled code is waited for."""
+
+    def answer():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
+        time.sleep(0.5)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
+        return 3
+
+    outcome = sandbox.call(answer, (), {}, limit_s=0.4, device=CPU, draws=False)
+    assert (outcome.value, outcome.timed_out) == (3, False)
+
+
 def test_in_the_first_stretch_only_the_thread_of_the_code_counts(monkeypatch):
     """What others did before is not known: they were not looked at."""
     begin = spent._Seen(0, {(1, 1): 5.0}, {(1, 1): 7.0}, 0)
@@ -215,7 +238,7 @@ def test_an_interruption_is_not_lost_in_what_is_destroyed(monkeypatch):
 def test_an_alarm_that_comes_while_the_last_one_is_looked_at_is_passed_over(monkeypatch):
     depths = []
 
-    def look(self):
+    def look(self, meant_s):
         depths.append(len(traceback.extract_stack()))
         signal.raise_signal(signal.SIGALRM)  # as on a machine that gives the look itself no core
         return 0.0
