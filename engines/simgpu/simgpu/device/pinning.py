@@ -6,7 +6,7 @@ PyTorch pins by a driver, which there is not. Here a storage is pinned when it i
 import functools
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.utils import _device
@@ -67,7 +67,7 @@ def _drawing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
         tensor = args[0] if args else kwargs.get("input")
         for generator in (*args[1:], kwargs.get("generator")):
             if isinstance(generator, TORCH._C.Generator) and isinstance(tensor, torch.Tensor):
-                _check_generator(generator, tensor)
+                _check_generator(cast(torch.Generator, generator), tensor)
         return function(*args, **kwargs)
 
     return drawn

@@ -122,9 +122,10 @@ class _Enough(Exception):
 
 def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
     """Compile as Inductor does, up to its list of kernels; what is returned is never called."""
+    from torch._guards import detect_fake_mode
     from torch._inductor import compile_fx
 
-    mode = torch._guards.detect_fake_mode(inputs)
+    mode = detect_fake_mode(inputs)
     for node in graph.graph.nodes:  # C++ code has put `meta` into it: see `fakes`
         node.args, node.kwargs = (map_aggregate(one, _led) for one in (node.args, node.kwargs))
         if node.op == "get_attr" and mode is not None and not _has_gpu():
