@@ -221,6 +221,7 @@ BROKEN = [
     # histogram
     Broken("histogram", [("atomicAdd(&own[x[i]], 1)", "own[x[i]] += 1")], RACE, "own[x[i]]", "`own`"),
     Broken("histogram", [("own[threadIdx.x] = 0;\n  __syncthreads();", "own[threadIdx.x] = 0;")], RACE, "own[", "`own`"),
+    Broken("histogram", [("own[threadIdx.x] = 0;\n  __syncthreads();", "own[threadIdx.x] = 0;"), ("&own[x[i]]", "&own[threadIdx.x % 16]")], RACE, "atomicAdd(&own[t", "wrote"),
     Broken("histogram", [("  if (threadIdx.x < 16)\n    own[threadIdx.x] = 0;\n", "")], UNSET, "own[x[i]]", "`own`"),
     Broken("histogram", [("  if (threadIdx.x < 16)\n    atomicAdd(&bins", "    atomicAdd(&bins")], OOB, "bins[", ""),
 ]  # fmt: skip

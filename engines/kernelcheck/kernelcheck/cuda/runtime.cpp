@@ -161,6 +161,8 @@ void look(Cell& c, const char* space, int64_t array, int64_t at, char* p, int si
     else if (size <= 16) { Pending w{p, size, {}, f}; memcpy(w.old, p, size); pending.push_back(w); }
     else keep(f);
   }
+  // an atomic of the thread that has just written does not hide its write from the atomics of others
+  if (how == ATOMIC && !c.atomic && c.writer.thread == me && c.writer.epoch == now->epoch && c.writer.warp_epoch == now->warp_epoch) return;
   c.writer = mine; c.atomic = how == ATOMIC; c.fences = block_fences[block_index];
 }
 
