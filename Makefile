@@ -21,8 +21,8 @@ test-all: $(READY)  ## what takes longer as well
 	@$(PYTEST) -m "slow or not slow" $(ARGS)
 	@$(MAKE) test-torch
 
-test-mistakes: $(READY)  ## the named mistakes of exercises that `make test` does not try; CI runs it as well
-	@$(PYTEST) -m mistakes tests/gpu_course/test_wrong_answers.py $(ARGS)
+test-mistakes: $(READY)  ## answers to exercises that `make test` does not try; CI runs it as well
+	@$(PYTEST) -m mistakes tests/gpu_course/test_wrong_answers.py tests/gpu_course/test_right_answers.py $(ARGS)
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)
 	@$(BIN)/python tools/torch_versions.py

@@ -46,21 +46,29 @@ def wrong_answers(exercise):
     """Return each wrong answer with words of its message, and whether it is compared with the known mistakes.
 
     The mistakes come first: other answers are compared with what each was seen to do then. One answer of each of two
-    mistakes is tried each time, and the others by `make test-mistakes`. Of other answers it is the first; none where
-    ranks or the simulated clock take seconds for what others do in milliseconds: there, some are not compared.
+    mistakes is tried each time, of one where ranks do it, and the others by `make test-mistakes`. Of other answers it
+    is the first: to compare it with all mistakes takes ten times as long as to reject it, and is left to that command.
+    None where ranks or the simulated clock take seconds for what others do in milliseconds.
     """
-    costly = exercise.task.simulated or "ranks" in exercise.task.where
+    ranks, simulated = "ranks" in exercise.task.where, exercise.task.simulated
     named = {mistake.name: mistake for mistake in reversed(exercise.mistakes)}
-    quick = [id(named[name]) for name in list(dict.fromkeys(mistake.name for mistake in exercise.mistakes))[:QUICK]]
-    late = [pytest.mark.slow, *[pytest.mark.mistakes] * (not exercise.task.simulated)]
+    names = list(dict.fromkeys(mistake.name for mistake in exercise.mistakes))
+    quick = [id(named[name]) for name in names[: 1 if ranks else QUICK]]
+    slow = [pytest.mark.slow]
+    late = [*slow, *[pytest.mark.mistakes] * (not simulated)]
     rows = [
         row(mistake.name, mistake.answer, True, name=mistake.name, marks=late * (id(mistake) not in quick))
         for mistake in exercise.mistakes
     ]
     for at, (phrase, answer) in enumerate(stored(exercise)):
         made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
-        rows.append(row(phrase, made, True, name=at, marks=[pytest.mark.slow] * (costly or at > 0)))
-        rows += [row(phrase, made, False, name=f"{at} alone", marks=[pytest.mark.slow])] * (costly and at < 3)
+        first = at == 0 and not (ranks or simulated)
+        if first and phrase in names:  # which only comparing it gives
+            rows.append(row(phrase, made, True, name=at, marks=[]))
+            continue
+        rows.append(row(phrase, made, True, name=at, marks=late if first else slow))
+        if first or ((ranks or simulated) and at < 3):
+            rows.append(row(phrase, made, False, name=f"{at} alone", marks=[] if first else slow))
     return rows
 
 
