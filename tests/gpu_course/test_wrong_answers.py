@@ -29,6 +29,8 @@ IN_CUDA = "block_sums", "transpose"  # which need a C++ compiler
 TRIED = [e for e in EXERCISES if e.name not in IN_CUDA or not kernelcheck.why_not()]
 PLACES = devices.check_devices()
 QUICK = 2  # mistakes of each exercise that `make test` tries
+LATE = pytest.mark.slow, pytest.mark.mistakes
+COMPARED = pytest.mark.parametrize("compared", [False, pytest.param(True, marks=LATE)], ids=["alone", "compared"])
 LESSONS = {notebooks.number(path): path for path in notebooks.lessons()}
 
 
@@ -54,21 +56,20 @@ def wrong_answers(exercise):
     named = {mistake.name: mistake for mistake in reversed(exercise.mistakes)}
     names = list(dict.fromkeys(mistake.name for mistake in exercise.mistakes))
     quick = [id(named[name]) for name in names[: 1 if ranks else QUICK]]
-    slow = [pytest.mark.slow]
-    late = [*slow, *[pytest.mark.mistakes] * (not simulated)]
+    late, slow = LATE[: 1 if simulated else 2], LATE[:1]
     rows = [
-        row(mistake.name, mistake.answer, True, name=mistake.name, marks=late * (id(mistake) not in quick))
+        row(mistake.name, mistake.answer, True, name=mistake.name, marks=() if id(mistake) in quick else late)
         for mistake in exercise.mistakes
     ]
     for at, (phrase, answer) in enumerate(stored(exercise)):
         made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
         first = at == 0 and not (ranks or simulated)
         if first and phrase in names:  # which only comparing it gives
-            rows.append(row(phrase, made, True, name=at, marks=[]))
+            rows.append(row(phrase, made, True, name=at, marks=()))
             continue
         rows.append(row(phrase, made, True, name=at, marks=late if first else slow))
         if first or ((ranks or simulated) and at < 3):
-            rows.append(row(phrase, made, False, name=f"{at} alone", marks=[] if first else slow))
+            rows.append(row(phrase, made, False, name=f"{at} alone", marks=() if first else slow))
     return rows
 
 
@@ -97,11 +98,14 @@ class Tried:
         if PLACES[-1].type == "sim":  # elsewhere some are drawn in another process
             assert sorted(seen.missing()) == sorted(exercise.left_out) and all(exercise.left_out.values())
 
-    def test_a_wrong_answer_is_rejected_under_its_name_or_with_its_phrase(
-        self, exercise, words, answer, compared, monkeypatch
-    ):
+    @pytest.fixture
+    def _alone(self, compared, monkeypatch):
+        """Compare answers with the known mistakes, each of which is tried for that, only where this is asked."""
         if not compared:
             monkeypatch.setattr(engine, "recognised", lambda *_: None)
+
+    @pytest.mark.usefixtures("_alone")
+    def test_a_wrong_answer_is_rejected_under_its_name_or_with_its_phrase(self, exercise, words, answer):
         assert words in rejected(exercise, answer)
 
     @pytest.mark.slow
@@ -114,6 +118,8 @@ class Tried:
         pairs = [(a.name, b.name) for (a, one), (b, other) in itertools.combinations(seen, 2) if alike(one, other)]
         assert [pair for pair in pairs if pair[0] != pair[1]] == []
 
+    @COMPARED
+    @pytest.mark.usefixtures("_alone")
     def test_answers_of_another_type_are_rejected(self, exercise):
         answers = [None, 3, int, lambda *args: None, changed(exercise, "return object()")]
         long = (exercise.task.simulated or exercise.task.where) and exercise not in KINDS.values()
@@ -146,6 +152,8 @@ class Tried:
 class Repaired(Tried):
     """What is tried of an exercise that is a repair."""
 
+    @COMPARED
+    @pytest.mark.usefixtures("_alone")
     def test_the_broken_program_that_is_to_be_repaired_is_wrong(self, exercise):
         assert rejected(exercise, exercise.given) and exercise.untouched(exercise.given)
         assert not exercise.untouched(exercise.reference)
