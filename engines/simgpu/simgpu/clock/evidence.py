@@ -101,7 +101,7 @@ class Evidence:
     def long(self) -> str:
         """The label with what was compared, in one long line."""
         if self.regime == OTHER_COSTS:
-            return f"simulated with other costs than the clock's own; {self.error}"
+            return f"simulated with costs set by hand; {self.error}"
         what = _BY_HOST[self.regime][1] if self.regime in _BY_HOST else REGIMES[self.regime]
         if self.median is None:
             return f"simulated, {what}; {self.error}"
