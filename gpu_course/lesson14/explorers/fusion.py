@@ -85,8 +85,8 @@ def describe(found: Fusion) -> str:
         f"{_kernels(separate)} move {plots.bytes_text(separate.nbytes)} in {plots.seconds_text(separate.total_s)}; "
         f"compiled, {_kernels(fused)} move {plots.bytes_text(fused.nbytes)} in {plots.seconds_text(fused.total_s)}, "
         f"with {fused.launches} launch{'es' if fused.launches > 1 else ''}: {found.gain:.2f} times as fast. What then "
-        f"takes longest: {longest}. Predicted from the data sheet of the {found.gpu}; a host is assumed that "
-        f"takes {OPERATOR_S * 1e6:.0f} µs for an operator and {KERNEL_S * 1e6:.0f} for a kernel alone."
+        f"takes longest: {longest}. Predicted from the data sheet of the {found.gpu}, for a host that "
+        f"needs {OPERATOR_S * 1e6:.0f} µs to launch an operator, and {KERNEL_S * 1e6:.0f} µs for a compiled kernel."
     )
 
 
