@@ -225,6 +225,30 @@ def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
         assert again.total_ns == round(session.simulated_s * 1e9)
 
 
+def test_a_step_with_many_more_operations_than_the_others_is_left_out():
+    """As one that also makes a sample of a language model, in every five-hundredth step of a long run."""
+
+    def run(sampled):
+        with simgpu.cuda("T4", record=True) as session:
+            model = nn.Linear(8, 8).cuda()
+            optimizer = torch.optim.SGD(model.parameters(), 0.1)
+            for step in range(6):
+                optimizer.zero_grad()
+                model(torch.ones(64, 8, device="cuda")).sum().backward()
+                optimizer.step()
+                with torch.no_grad():
+                    for _ in range(100 if step == sampled else 0):
+                        model(torch.ones(1, 8, device="cuda")).sum().item()
+            return session.report()
+
+    plain, with_sample = run(None), run(2)
+    assert (plain.recorded, plain.odd) == (5, 0) and (with_sample.recorded, with_sample.odd) == (4, 1)
+    assert with_sample.step_time == pytest.approx(plain.step_time, rel=0.05)
+    assert with_sample.suspects == plain.suspects
+    assert "So is one step that has more than ten times the operations of the others." in str(with_sample)
+    assert "more than ten times" not in str(plain)
+
+
 def test_what_if_on_another_gpu_is_what_a_run_there_takes():
     with simgpu.cuda("T4", gpus=2, record=True) as here:
         train(width=1024, batch=512)

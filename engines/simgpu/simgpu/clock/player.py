@@ -52,7 +52,7 @@ def _finished(records: list[Record]) -> list[Record]:
     launches = {record.number: record for record in records if record.kind == "launch"}
     launched_by = [launches.get(record.number, record) for record in records]
     return [
-        replace(record, phase=launch.phase, line=launch.line)
+        record if launch is record else replace(record, phase=launch.phase, line=launch.line)
         for record, launch in zip(records, launched_by, strict=True)
     ]
 

@@ -4,6 +4,8 @@ from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import pairwise
+from statistics import median
 
 from simgpu.clock import host_time
 from simgpu.clock.events import FIRST_BATCH, Event, Message, Step
@@ -24,6 +26,7 @@ from simgpu.reports.session import Recording
 
 _MOST_KERNELS = 12
 _WORTH_DOUBLE = 0.1  # the share of a step from which on a line that computes with float64 is worth a look
+_ODD, _TELLING = 10, 4  # a step of so many times the usual events is odd, if there are so many steps to tell
 _DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
 
 
@@ -33,7 +36,8 @@ def gather(session: Recording) -> Report:
     gpu = max(range(len(world.memory.gpus)), key=lambda index: held.peaks[index])
     at_peak = held.at_peak(gpu)
     owners = {owner: sum(one.nbytes for one in at_peak if one.owner == owner) for owner in OWNERS}
-    events, first, last = _window(session.log.events)
+    usual, odd = _usual(session.log.events)
+    events, first, last = _window(usual)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
     timeline = Timeline.of(play(events, machine, gpus), first, last)
     row = max(timeline.rows, key=lambda name: (timeline.busy_ms(name), name == timeline.rows[0]))
@@ -52,7 +56,7 @@ def gather(session: Recording) -> Report:
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
-        step_kind=_step_kind(session), recorded=steps, step_time=step_s,
+        step_kind=_step_kind(session), recorded=steps, odd=odd, step_time=step_s,
         busy=timeline.utilisation(row), launching=_launching(charged, timeline),
         phases=seconds_by_part(timeline, row, gaps, steps),
         data_ms=session.data_ms, shapes=session.shapes,
@@ -74,6 +78,20 @@ def _host(events: list[Event], host: Host, first: int, last: int) -> dict[str, f
     ends = [-1, *(index for index, event in enumerate(events) if isinstance(event, Step))]
     parts = host_time.seconds_by_part(events[ends[first] + 1 : ends[last] + 1], host)
     return {part: seconds / (last - first) for part, seconds in parts.items()}
+
+
+def _usual(events: list[Event]) -> tuple[list[Event], int]:
+    """Return the events without those of odd steps, and how many these were: they have many more.
+
+    Such as one that also makes a sample of a language model, letter by letter. The first step stays.
+    """
+    ends = [index + 1 for index, event in enumerate(events) if isinstance(event, Step)]
+    steps = [events[begin:end] for begin, end in pairwise([0, *ends])]
+    if len(steps) < _TELLING:
+        return events, 0
+    most = _ODD * median(len(step) for step in steps)
+    kept = [step for number, step in enumerate(steps) if number == 0 or len(step) <= most]
+    return [event for step in kept for event in step], len(steps) - len(kept)
 
 
 def _window(events: list[Event]) -> tuple[list[Event], int, int]:

@@ -21,7 +21,7 @@ from simgpu.reports.remarks import Suspect
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
 _WORTH = 0.01  # the share of a step from which on a line is worth a look
 _WORTH_SELDOM = 0.05  # of one that fewer than half of the steps have, such as a value that is read once an epoch
-_FEW = 3  # times: less often is no habit in a run without steps
+_FEW = 3  # times: less often is no habit in a run without steps, or of one, which has the preparations too
 _WORTH_S = {LOADING: 1e-3, "a copy to the GPU": 1e-4}  # by words of a cause: less than that is quick enough
 _WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
 
@@ -50,6 +50,7 @@ class Values:
     - `growth`: lines whose values keep more memory alive from step to step;
     - `launching`: the share in which the GPU waits since the host launches one operation after the other;
     - `steps`, `step_kind`, `recorded`: how many steps, how they were found, how many the rows are means over;
+    - `odd`: how many steps are left out since they have more than ten times the operations of the others;
     - `step_time`, `busy`, `idle`: seconds a step; the share of it, 0 to 1, in which the GPU computes, or does not;
     - `phases`: seconds of a step by what the GPU does or waits for; empty where nothing tells them apart;
     - `data_ms`: what a batch of a DataLoader was said to take; None for what it took on this machine;
@@ -76,6 +77,7 @@ class Values:
     steps: int
     step_kind: str
     recorded: int
+    odd: int
     step_time: float
     busy: float
     launching: float
@@ -132,7 +134,7 @@ class Values:
         Memory that would fill it after a million steps or more stands last, a few bytes of it nowhere. Lines that cost
         less than 1 % of a step are left out, or less than 5 % where few steps have them, and so are the first batch of
         a loader, and what must be read: by a `GradScaler`, by an optimizer with a closure, or as it decides over the
-        model's next input. Of a run without steps, what comes once or twice is left out. `waits` has them all.
+        model's next input. Of a run of one step, or none, what comes once or twice is left out. `waits` has them all.
         """
         seconds = {row.parts: row.seconds for row in self.waits}
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
@@ -153,7 +155,7 @@ class Values:
         worth = _WORTH if row.count >= 0.5 else _WORTH_SELDOM
         if row.parts in named or row.parts in self.must_read or row.seconds < worth * self.step_time:
             return False
-        if row.cause == FIRST_BATCH or (not self.steps and row.count < _FEW):
+        if row.cause == FIRST_BATCH or (self.steps < 2 and row.count < _FEW):
             return False
         least_s = next((least for words, least in _WORTH_S.items() if words in row.cause), 0.0)
         batches = max(row.count, 1) if row.cause == LOADING else 1
