@@ -34,6 +34,7 @@ _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a progr
 _LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")  # what gloo says of a rank that has ended
 _ENDED, _ANSWER_S = "simgpu/ended", 5.0  # how many ranks have ended, in the store; for what is still on its way
 _handles: "dict[int, Work]" = {}  # C++ keeps no Python object alive
+at_join: list[Callable[[int], None]] = []  # what is told the number of this rank when it joins
 _arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage that they fill
 
 
@@ -89,6 +90,8 @@ def join(cluster: Cluster) -> None:
     functional_collectives._maybe_wrap_tensor = torch.ops._c10d_functional.wait_tensor
     tensors: Any = importlib.import_module("torch.distributed.tensor")
     tensors.DTensor.device = property(lambda self: self._local_tensor.device)  # C++ says "meta", which FSDP refuses
+    for call in at_join:
+        call(dist.get_rank())
 
 
 def _barrier(group: dist.ProcessGroup | None = None, async_op: bool = False, device_ids: object = None) -> Any:

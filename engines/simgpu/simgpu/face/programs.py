@@ -3,7 +3,9 @@
 import argparse
 import runpy
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 
@@ -62,6 +64,11 @@ def _run_package(command: list[str]) -> None:
 
 def _run(program: Callable[[command_line.Session], None], wished: command_line.Wishes) -> None:
     """Run a program, then report. Where it fails, its traceback begins with its own first line."""
+    with tempfile.TemporaryDirectory(prefix="simgpu-") as folder:
+        _run_in(program, replace(wished, folder=folder))
+
+
+def _run_in(program: Callable[[command_line.Session], None], wished: command_line.Wishes) -> None:
     session = wished.start()
     command_line.tell_children(wished)
     try:

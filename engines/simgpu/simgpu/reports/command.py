@@ -3,12 +3,16 @@
 import argparse
 import atexit
 import json
+import multiprocessing
 import os
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from multiprocessing import util
+from pathlib import Path
 from typing import Any
 
 from simgpu.clock.lines import ENDED
+from simgpu.device import communication
 from simgpu.machine.profiles import Profile
 from simgpu.reports import against, current
 from simgpu.reports.current import Session
@@ -16,6 +20,7 @@ from simgpu.reports.limits import limit
 from simgpu.reports.words import NOTHING_ASKED
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
+_REPORTED = "reported"  # the file by which a rank says so
 BROKEN = 3  # the exit status where a limit of --fail-if is broken
 
 
@@ -35,6 +40,7 @@ class Wishes:
     against: str | None = None
     shapes: bool = False
     compiled: bool = False
+    folder: str | None = None  # where a rank says that it has reported
 
     def start(self, *, shows: bool = True) -> Session:
         """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
@@ -49,7 +55,9 @@ class Wishes:
         if session.failure is not None and session.failure.kind == ENDED and not session.run.steps:
             return 0  # the program has said itself what it misses
         report = session.report(self.price, self.run_steps)
-        if not report.used:  # as in a process that only starts ranks, of which one reports
+        if self._rank_has_reported and not (report.peak or report.launches or report.copies):
+            return 0  # this process has only started ranks
+        if not report.used:
             print(f"simgpu: no report: {NOTHING_ASKED}", file=sys.stderr)
             return 0
         for path in filter(None, (self.html, self.json)):
@@ -64,6 +72,10 @@ class Wishes:
         for sentence in broken:
             print(f"simgpu: {sentence}", file=sys.stderr)
         return BROKEN if broken else 0
+
+    @property
+    def _rank_has_reported(self) -> bool:
+        return self.folder is not None and Path(self.folder, _REPORTED).exists()
 
 
 def add_options(reads: argparse.ArgumentParser) -> None:
@@ -113,23 +125,38 @@ def tell_children(wished: Wishes) -> None:
 
 
 def start_in_rank() -> None:
-    """Do in a child process that is a rank what its parent wished, if that was anything."""
+    """Do in a child process what its parent wished, if that was anything and it is a rank, or as soon as it is one."""
     rank, told = os.environ.get("RANK"), os.environ.get(VARIABLE)
-    if rank is None or not told:
+    if not told:
         return
+    if rank is None:  # as one that `torch.multiprocessing` starts
+        communication.at_join.append(lambda number: None if current.records() else _start(told, str(number)))
+    else:
+        _start(told, rank)
+
+
+def _start(told: str, rank: str) -> None:
     known: dict[str, Any] = json.loads(told)
     known["limits"] = tuple(known["limits"])
     wished = Wishes(**known)
     session = wished.start(shows=rank == "0")
-    if rank == "0":
+    if rank == "0" and multiprocessing.parent_process() is not None:  # such a child ends without calling atexit
+        util.Finalize(None, _finish_in_rank, (wished, session), exitpriority=0)
+    elif rank == "0":
         atexit.register(_finish_in_rank, wished, session)
 
 
 def _finish_in_rank(wished: Wishes, session: Session) -> None:
-    error = getattr(sys, "last_value", None)
+    error = getattr(sys, "last_value", None) or sys.exception()
+    if (
+        isinstance(error, SystemExit) and error.code
+    ):  # of `torch.multiprocessing.spawn`, while it handles the error of a rank
+        error = error.__context__
     if error is not None:
         session.failed(error)
-    status = wished.finish(session)
+    status = replace(wished, folder=None).finish(session)
+    if wished.folder is not None and Path(wished.folder).is_dir():
+        Path(wished.folder, _REPORTED).touch()
     if status:
         sys.stderr.flush()
         os._exit(status)

@@ -43,6 +43,11 @@ def start(
     return _last
 
 
+def records() -> bool:
+    """Return whether this process has a session."""
+    return _last is not None
+
+
 def step() -> None:
     """Say that a step of the program ends here: from then on its report counts steps by this call alone.
 
