@@ -103,6 +103,8 @@ for epoch in range(2):
 """,
 }
 
+SAVE = "torch.save(model.state_dict(), __import__('io').BytesIO())"
+
 # By code of the remark: what is replaced and what stands there then, and at last a part of the line that must be named.
 HABITS = {
     "gradients-never-cleared": [("optimizer.zero_grad()\n", "pass\n", "loss.backward()")],
@@ -162,6 +164,32 @@ HABITS = {
             "nn.BCEWithLogitsLoss",
         ),
     ],
+    "probabilities-without-logarithm": [
+        ("F.cross_entropy(scores, y)", "nn.NLLLoss()(scores.softmax(1), y)", "nn.NLLLoss"),
+    ],
+    "optimizer-built-anew": [
+        (
+            "optimizer.zero_grad()\n",
+            "optimizer = torch.optim.AdamW(model.parameters()); optimizer.zero_grad()\n",
+            "torch.optim.AdamW",
+        ),
+    ],
+    "float16-without-scaler": [
+        (
+            "scores = model(x)\n",
+            "with torch.autocast('cuda', torch.float16): scores = model(x)\n",
+            "F.cross_entropy(scores, y)",
+            "F.cross_entropy(scores.float(), y)",
+            "loss.backward()",
+        ),
+    ],
+    "epoch-not-set": [
+        (
+            "DataLoader(data, batch_size=64)",
+            "DataLoader(data, 64, sampler=torch.utils.data.DistributedSampler(data, 1, 0))",
+            "in loader:",
+        ),
+    ],
     "seed-in-each-step": [("optimizer.zero_grad()\n", "optimizer.zero_grad(); torch.manual_seed(1)\n", "manual_seed")],
     "backward-under-autocast": [
         ("loss.backward()\n", "with torch.autocast('cuda', torch.float16): loss.backward()\n", "loss.backward()"),
@@ -207,6 +235,10 @@ HABITS = {
             "self.scale.to",
         ),
     ],
+    "samples-one-by-one": [
+        ("scores = model(x)\n", "scores = torch.cat([model(row[None]) for row in x])\n", "model(row[None])"),
+    ],
+    "saved-in-each-step": [("optimizer.step()\n", f"optimizer.step(); {SAVE}\n", SAVE)],
     "loader-built-anew": [
         ("for x, y in loader:\n", "for x, y in DataLoader(data, batch_size=64):\n", "DataLoader(data, batch_size=64):"),
     ],
@@ -225,6 +257,7 @@ HABITS = {
         ),
     ],
     "small-batch": [("batch_size=64", "batch_size=2", "scores = model(x)")],
+    "graph-kept-for-nothing": [("loss.backward()\n", "loss.backward(retain_graph=True)\n", "retain_graph=True")],
     "memory-grows": [
         ("optimizer.step()\n", "optimizer.step(); KEPT.append(loss)\n", "KEPT.append"),
         ("optimizer.step()\n", "optimizer.step(); KEPT.append(model.first(x))\n", "KEPT.append"),
@@ -256,8 +289,21 @@ SOUND = {
     ),
     "clipped": ("optimizer.step()", "nn.utils.clip_grad_norm_(model.parameters(), 1.0); optimizer.step()"),
     "in mixed precision": (
+        "scores = model(x)\n", "with torch.autocast('cuda', torch.bfloat16): scores = model(x)\n",
+        "F.cross_entropy(scores, y)", "F.cross_entropy(scores.float(), y)",
+    ),
+    "in float16 with a scale of its own": (
         "scores = model(x)\n", "with torch.autocast('cuda', torch.float16): scores = model(x)\n",
         "F.cross_entropy(scores, y)", "F.cross_entropy(scores.float(), y)",
+        "loss.backward()", "(loss * 1024).backward(); [p.grad.div_(1024) for p in model.parameters()]",
+    ),
+    "a graph for two backward passes": ("loss.backward()", "loss.backward(retain_graph=True); (0.1 * loss).backward()"),
+    "another seed in each step": (
+        "optimizer.zero_grad()\n", "optimizer.zero_grad(); torch.manual_seed(len(KEPT)); KEPT.append(0)\n",
+    ),
+    "saved once an epoch": ("    return right\n", f"    {SAVE}; return right\n"),
+    "an optimizer that remembers nothing": (
+        "optimizer.zero_grad()\n", "optimizer = torch.optim.SGD(model.parameters(), 0.1)\noptimizer.zero_grad()\n",
     ),
     "another optimizer": ("AdamW(", "SGD(lr=0.1, momentum=0.9, params="),
     "batch norm": ("nn.Dropout(0.1)", "nn.BatchNorm1d(512)"),

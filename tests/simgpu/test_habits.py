@@ -84,8 +84,60 @@ for step in range(5):
     assert found == ([] if made == "early" else ["forward-not-used"])  # late, nothing uses the graph that is detached
 
 
+@pytest.mark.parametrize(("sizes", "named"), [((8, 9, 10, 11, 12, 13), True), ((8, 9) * 3, False)])
+def test_algorithms_are_tried_out_again_where_most_steps_bring_another_size(tmp_path, sizes, named):
+    text = f"""import torch
+from torch import nn
+model = nn.Sequential(nn.Conv1d(8, 64, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(64, 8)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+with torch.backends.cudnn.flags(benchmark=True):
+    for size in {sizes}:
+        optimizer.zero_grad()
+        model(torch.randn(32, 8, size, device="cuda")).square().mean().backward()
+        optimizer.step()
+"""
+    found = reported(text, tmp_path, "sizes").suspects
+    assert [(one.code, one.line) for one in found] == [("benchmark-of-changing-sizes", 8)] * named
+
+
+RANKS = """import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def train(rank, store):
+    dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.cuda.set_device(rank)
+    model = DistributedDataParallel(nn.Linear(8, 4).cuda(), device_ids=[rank])
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model.module(torch.randn(64, 8, device="cuda")).square().mean().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+    assert rank, "at the end"
+
+
+if __name__ == "__main__":
+    torch.multiprocessing.spawn(train, args=("STORE",), nprocs=2)
+"""
+
+
+def test_ranks_that_a_program_spawns_get_a_report_of_the_first_one(tmp_path):
+    program = tmp_path / "ranks.py"  # whole: the ranks of a forked process begin in another folder
+    program.write_text(RANKS.replace("STORE", str(tmp_path / "store")), encoding="utf-8")
+    ended = children.run("-m", "simgpu", "--gpus", "2", "--json", "out.json", program, cwd=tmp_path)
+    values = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert (values["steps"], values["gpus"], ended.returncode) == (3, 2, 1)
+    assert [(one["code"], one["line"]) for one in values["habits"]] == [("ddp-bypassed", 14)]
+    assert (values["failure"]["line"], values["failure"]["text"]) == (17, "at the end")
+    assert ended.stderr.count("Report for") == 1 and "no report" not in ended.stderr
+
+
 def test_every_code_has_a_program_or_another_test():
     elsewhere = {"copies-keep-waiting", "data-loading", "messages-keep-waiting"}  # test_report
+    elsewhere |= {"ddp-bypassed", "benchmark-of-changing-sizes"}  # below
     assert REMARKS.keys() == HABITS.keys() | elsewhere
     assert {one.about for one in REMARKS.values()} == {"result", "time", "memory"}
 

@@ -1,7 +1,7 @@
-"""How does a report see each call of a module, without PyTorch's compiler seeing the report?
+"""How does a report see calls of modules and functions, without PyTorch's compiler seeing the report?
 
 PyTorch's own hooks for all modules would be parts of a compiled graph, or break it. What stands here in the place of
-`Module.__call__` is, to the compiler, the function that it replaces.
+`Module.__call__`, or of a function, is to the compiler what it replaces.
 """
 
 import functools
@@ -36,3 +36,21 @@ def watch(put: Replacements, before: Before, after: After) -> None:
     # what PyTorch's compiler looks into instead
     __call__._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
     put.put(nn.Module, __call__=__call__)
+
+
+def watched(
+    plain: Callable[..., Any], look: Callable[..., object], after: Callable[[], object] | None = None
+) -> Callable[..., Any]:
+    """Return `plain`, before which `look` gets the same arguments, and `after` which something is called."""
+
+    @functools.wraps(plain)
+    def tells(*args: Any, **kwargs: Any) -> Any:
+        look(*args, **kwargs)
+        result = plain(*args, **kwargs)
+        if after is not None:
+            after()
+        return result
+
+    # what PyTorch's compiler looks into instead
+    tells._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
+    return tells

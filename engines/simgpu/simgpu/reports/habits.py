@@ -21,8 +21,10 @@ from simgpu.device import state
 from simgpu.device.readings import values_of
 from simgpu.ground import places
 from simgpu.ground.replacements import Replacements
+from simgpu.reports.calls import watched
 from simgpu.reports.growth import GrowthWatch, Mark
 from simgpu.reports.remarks import Suspect, remark
+from simgpu.reports.upkeep import UpkeepWatch
 
 _T = TypeVar("_T")
 _FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
@@ -34,13 +36,16 @@ _VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "Squeeze
 _EACH_STEP = {  # what is a habit only if most steps have it
     "cache-emptied-in-each-step", "synchronised-in-each-step", "garbage-collected-in-each-step", "seed-in-each-step",
     "moved-in-each-step", "host-tensor-in-forward", "double-precision", "small-batch", "gradients-thrown-away",
-    "gradients-not-used",
+    "gradients-not-used", "samples-one-by-one", "saved-in-each-step", "graph-kept-for-nothing",
+    "benchmark-of-changing-sizes",
 }  # fmt: skip
 _TWICE = {
     "gradients-never-cleared",
     "gradients-cleared-too-early",
     "optimizer-of-other-parameters",
     "forward-repeated",
+    "float16-without-scaler",
+    "ddp-bypassed",
 }
 
 
@@ -56,6 +61,7 @@ class _Pass:
     batch: int
     given: list[tuple["weakref.ref[torch.Tensor]", int]]  # its inputs and a parameter, with their versions
     early: bool  # before any optimizer's step: perhaps a trial of shapes
+    alone: torch.Size | None  # the shape of its input: one sample, which no other pass and no value read has made
     graph: "weakref.ref[Mark] | None" = None  # alive as long as its graph is
     before: "_Pass | None" = None  # one that had the same tensors
     used: bool = False
@@ -168,27 +174,29 @@ class HabitWatch:
         self._loaders: dict[str, tuple[list[weakref.ref[Any]], int]] = {}  # by line: their data, and groups until then
         self._set_to_train: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers that `train()` was called for
         self.double_is_chosen = False
+        self._seeds: dict[str, int] = {}  # the last one, by line
         self._sent = WeakIdKeyDictionary()  # the versions of tensors when they were copied to a GPU
         self._parts: weakref.WeakKeyDictionary[nn.Module, _Parts] = weakref.WeakKeyDictionary()
         put.put(state.world, sent=self._copied)
-        put.put(state.world.clock, wait_until=self._before(state.world.clock.wait_until, self._on_wait))
-        passes = self._before(torch.autograd.backward, self._on_backward, self._after_backward)
+        put.put(state.world.clock, wait_until=watched(state.world.clock.wait_until, self._on_wait))
+        self.upkeep = UpkeepWatch(put, self._note)
+        passes = watched(torch.autograd.backward, self._on_backward, self._after_backward)
         put.put(torch.autograd, backward=passes)
         for owner in (torch.optim.Optimizer, nn.Module):
-            put.put(owner, zero_grad=self._before(owner.zero_grad, self._on_clear))
+            put.put(owner, zero_grad=watched(owner.zero_grad, self._on_clear))
         put.put(torch.optim.Optimizer, add_param_group=self._adding(torch.optim.Optimizer.add_param_group))
-        put.put(nn.Module, train=self._before(nn.Module.train, self._on_train))
+        put.put(nn.Module, train=watched(nn.Module.train, self._on_train))
         for owner, name in ((nn.Module, "to"), (nn.Module, "cuda"), (torch, "load")):
-            put.put(owner, **{name: self._before(getattr(owner, name), self._on_move)})
-        put.put(nn.functional, cross_entropy=self._before(nn.functional.cross_entropy, self._on_cross_entropy))
+            put.put(owner, **{name: watched(getattr(owner, name), self._on_move)})
+        put.put(nn.functional, cross_entropy=watched(nn.functional.cross_entropy, self._on_cross_entropy))
         of_two = nn.functional.binary_cross_entropy_with_logits
-        put.put(nn.functional, binary_cross_entropy_with_logits=self._before(of_two, self._on_squashed))
-        put.put(nn.functional, dropout=self._before(nn.functional.dropout, self._on_dropout))
-        put.put(DataLoader, __init__=self._before(DataLoader.__init__, self._on_loader))
+        put.put(nn.functional, binary_cross_entropy_with_logits=watched(of_two, self._on_squashed))
+        put.put(nn.functional, dropout=watched(nn.functional.dropout, self._on_dropout))
+        put.put(DataLoader, __init__=watched(DataLoader.__init__, self._on_loader))
         put.put(gc, collect=self._noting(gc.collect, "garbage-collected-in-each-step"))
-        put.put(torch.amp.GradScaler, step=self._before(torch.amp.GradScaler.step, self._on_scaled_step))
+        put.put(torch.amp.GradScaler, step=watched(torch.amp.GradScaler.step, self._on_scaled_step))
         for module in (torch, torch.cuda):
-            put.put(module, manual_seed=self._noting(module.manual_seed, "seed-in-each-step"))
+            put.put(module, manual_seed=watched(module.manual_seed, self._on_seed))
         put.put(torch.cuda, empty_cache=self._noting(torch.cuda.empty_cache, "cache-emptied-in-each-step"))
         put.put(torch.cuda, synchronize=self._noting(torch.cuda.synchronize, "synchronised-in-each-step"))
 
@@ -214,10 +222,11 @@ class HabitWatch:
             self._steps[code, line].add(self.step)
 
     # ---- modules ------------------------------------------------------------------------------------------------
-    def before_forward(self, module: nn.Module, *given: object) -> None:
+    def before_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """A module begins; one that nobody's forward pass calls, and that has parameters, is a model."""
         if not self._stack:
-            self._inputs, self._dropped = given, []
+            self._inputs, self._dropped = (args, kwargs), []
+        self.upkeep.before_forward(module, args)
         self._stack.append(module)
 
     def after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -247,6 +256,7 @@ class HabitWatch:
             _batch_of(given, results),
             versions,
             not self._gradients,
+            None if self._read or any(one.requires_grad for one in given) else _shape_of_one(given, results),
         )
         self._ask(called)
         called.before = next((one for one in self._passes if one.had_the_tensors_of(called)), None)
@@ -294,8 +304,7 @@ class HabitWatch:
             if called.gets_gradients(self._parts_of(called.model)):
                 self._note("gradients-not-used", called.line)
         self._untrained = []
-        largest = max((called.batch for called in self._passes if called.used), default=0)
-        calls = Counter(called.model for called in self._passes if called.used)
+        used = [called for called in self._passes if called.used]
         for called in self._passes:
             called.judged += 1
             if called.may_be_used and not (last and called.judged == 1):
@@ -304,18 +313,34 @@ class HabitWatch:
                 self._note("forward-repeated", called.line)
             trained = any(parameter in self._trained for parameter in _alive(self._parts_of(called.model).parameters))
             if called.used:
-                if called.random is False and not called.training:
-                    self._note("training-in-evaluation-mode", called.line)
-                looped = calls[called.model] > _LOOPED * self._backwards
-                if called.batch and largest <= _SMALL_BATCH and not looped:
-                    self._note("small-batch", called.line)
-                if not trained:
-                    self._untrained.append(called)
+                self._judge_used(called, trained)
             elif called.recorded and trained and not called.early:
                 self._note("forward-not-used" if called.training else "evaluation-with-gradients", called.line)
             elif not called.recorded and trained and called.random and called.training:
                 self._note("evaluation-in-training-mode", called.line)
+        self._judge_batches(used)
         self._passes = [called for called in self._passes if called.may_be_used]
+
+    def _judge_used(self, called: _Pass, trained: bool) -> None:
+        """Say what a call was through whose result a backward pass came; `trained`: an optimizer has the model."""
+        if called.random is False and not called.training:
+            self._note("training-in-evaluation-mode", called.line)
+        if not trained:
+            self._untrained.append(called)
+        elif self.upkeep.is_bypassed(called.model):
+            self._note("ddp-bypassed", called.line)
+
+    def _judge_batches(self, used: list[_Pass]) -> None:
+        """Say which of the calls of a step got few samples: all of them, or one sample each that could be a batch."""
+        largest = max((called.batch for called in used), default=0)
+        calls = Counter(called.model for called in used)
+        rows = Counter((called.model, called.alone) for called in used if called.alone is not None)
+        for called in used:
+            looped = calls[called.model] > _LOOPED * self._backwards
+            if looped and rows[called.model, called.alone] > _LOOPED * self._backwards:
+                self._note("samples-one-by-one", called.line)
+            elif called.batch and largest <= _SMALL_BATCH and not looped:
+                self._note("small-batch", called.line)
 
     # ---- optimizers ---------------------------------------------------------------------------------------------
     def before_step(self, optimizer: torch.optim.Optimizer, closure: bool) -> None:
@@ -351,6 +376,7 @@ class HabitWatch:
         self._gradients[id(optimizer)].came = self._gradients[id(optimizer)].clear = False
         self._backward = self._cleared = self._clearing = ""
         self._thrown_away = None
+        self.upkeep.after_step(optimizer)
 
     def finish(self, whole: bool = True) -> None:
         """The program has ended; not `whole`: in the midst of its work, which might have used its results later."""
@@ -363,26 +389,10 @@ class HabitWatch:
         self._judge()
         self._backwards = 0
         self._asked.clear()
+        self.upkeep.end_step()
         self.step += 1
 
     # ---- calls that are watched ---------------------------------------------------------------------------------
-    def _before(
-        self, plain: Callable[..., Any], look: Callable[..., None], after: Callable[[], None] | None = None
-    ) -> Callable[..., Any]:
-        """Return `plain`, before which `look` gets the same arguments, and `after` which something is called."""
-
-        @functools.wraps(plain)
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            look(*args, **kwargs)
-            result = plain(*args, **kwargs)
-            if after is not None:
-                after()
-            return result
-
-        # what PyTorch's compiler looks into instead
-        watched._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
-        return watched
-
     def _adding(self, plain: Callable[..., Any]) -> Callable[..., Any]:
         """Return `add_param_group`, after which the group's parameters are known as trained."""
 
@@ -396,11 +406,12 @@ class HabitWatch:
         return adds
 
     def _noting(self, plain: Callable[..., Any], code: str) -> Callable[..., Any]:
-        return self._before(plain, lambda *args, **kwargs: self._note(code))
+        return watched(plain, lambda *args, **kwargs: self._note(code))
 
     def _on_backward(self, *args: Any, **kwargs: Any) -> None:
         self._backward, self._cleared = places.place(), ""
         self._backwards += 1
+        self.upkeep.on_backward(*args, **kwargs)
         self.must_read |= self._asked
         self._read, self._answered = set(), set()
         if self._thrown_away is not None and self._thrown_away.is_made_again(self._backward):
@@ -441,6 +452,12 @@ class HabitWatch:
     def _on_wait(self, when_ns: int, reason: str) -> None:
         if "D2H" in reason:
             self._read.add(places.place())
+
+    def _on_seed(self, seed: int) -> None:
+        line = places.place()
+        if self._seeds.get(line) == seed:
+            self._note("seed-in-each-step", line)
+        self._seeds[line] = seed
 
     def _on_scaled_step(self, *args: Any, **kwargs: Any) -> None:
         self.must_read.add(places.place())
@@ -488,6 +505,11 @@ def _batch_of(given: list[torch.Tensor], results: list[torch.Tensor]) -> int:
     rows = given[0].shape[0]
     is_vector = given[0].dim() == 1 and given[0].is_floating_point()
     return 1 if is_vector and all(one.shape[:1] != (rows,) for one in results) else rows
+
+
+def _shape_of_one(given: list[torch.Tensor], results: list[torch.Tensor]) -> torch.Size | None:
+    """Return the shape of what a model got, where that is one sample."""
+    return given[0].shape if _batch_of(given, results) == 1 else None
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -57,6 +57,30 @@ REMARKS: dict[str, Remark] = {
         "This loss gets the numbers of a sigmoid and squashes them once more, so the model learns slowly. Give it the "
         "scores, without sigmoid.",
     ),
+    "probabilities-without-logarithm": Remark(
+        "result",
+        "`nll_loss` gets probabilities, and takes them for their logarithms, so the model learns slowly. Write "
+        "`log_softmax` in the place of `softmax`.",
+    ),
+    "optimizer-built-anew": Remark(
+        "result",
+        "This builds an optimizer anew for the same model, and what it knew of earlier gradients, such as momentum, is "
+        "lost. Build it once, before the loop; a scheduler changes its learning rate.",
+    ),
+    "float16-without-scaler": Remark(
+        "result",
+        "The forward pass computes in float16, in which small gradients become zero. Multiply the loss by a "
+        "`torch.amp.GradScaler`, or use bfloat16.",
+    ),
+    "ddp-bypassed": Remark(
+        "result",
+        "This calls the model inside of DistributedDataParallel, so no gradients are averaged and each rank trains a "
+        "model of its own. Call the wrapper.",
+    ),
+    "epoch-not-set": Remark(
+        "result",
+        "The sampler gives the order of the epoch before. Call `sampler.set_epoch(epoch)` before each epoch.",
+    ),
     "seed-in-each-step": Remark(
         "result",
         "The same seed in each step draws the same random numbers again. Set it once, before the loop.",
@@ -109,6 +133,21 @@ REMARKS: dict[str, Remark] = {
         "The forward pass copies a tensor of the CPU to the GPU. Make it there (`device=x.device`), or keep it as a "
         "buffer of the model.",
     ),
+    "samples-one-by-one": Remark(
+        "time",
+        "This calls the model for each sample alone, and each call launches all of its kernels. Call it once, with a "
+        "batch of all of them.",
+    ),
+    "saved-in-each-step": Remark(
+        "time",
+        "This copies what it saves to the host and writes a file in each step. Save once in an epoch, or every few "
+        "hundred steps.",
+    ),
+    "benchmark-of-changing-sizes": Remark(
+        "time",
+        "With `torch.backends.cudnn.benchmark` a GPU tries out its algorithms for each size of input that is new, and "
+        "here most steps bring one. Set it to False, or pad the inputs to a few sizes.",
+    ),
     "loader-built-anew": Remark(
         "time",
         "This builds the DataLoader anew again and again, and starts its workers each time. Build it once, before the "
@@ -123,6 +162,11 @@ REMARKS: dict[str, Remark] = {
         "time",
         "The batch is so small that the GPU mostly waits for launches, and there is memory for a larger one. Raise "
         "`batch_size`.",
+    ),
+    "graph-kept-for-nothing": Remark(
+        "memory",
+        "`retain_graph=True` keeps the activations of this step, and no other backward pass uses them: they are still "
+        "there while the next forward pass makes its own. Leave it out.",
     ),
     "memory-grows": Remark("memory", ""),
     "host-waits": Remark("time", ""),
