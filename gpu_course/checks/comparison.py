@@ -33,7 +33,10 @@ def difference(
         plain = type(expected).__name__
         advice = f"{where} is NumPy's {_name(got)}, expected Python's {plain}: wrap it in {plain}(...)"
         return advice if got == expected else f"{where} is {shown(got)}, expected {shown(expected)}"
-    if type(got) is not type(expected):
+    if copied and _of_a_class_made_anew(got, expected):
+        return difference(_within(got), _within(expected), where=where, **rest)
+    plain = type(expected) in (dict, list, tuple) and isinstance(got, type(expected))  # a NamedTuple is a tuple, too
+    if type(got) is not type(expected) and not plain:
         return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     if isinstance(expected, _EXACT):
         return "" if got == expected else f"{where} is {shown(got)}, expected {shown(expected)}"
@@ -44,6 +47,16 @@ def difference(
     if isinstance(expected, dict | list | tuple):
         return _container_difference(got, expected, where, rest)
     return _other_difference(got, expected, where, copied)
+
+
+def _of_a_class_made_anew(got: Any, expected: Any) -> bool:
+    """Return whether their classes differ only because the function that defines the class was called twice."""
+    mine, first = type(got), type(expected)
+    return mine is not first and (mine.__module__, mine.__qualname__) == (first.__module__, first.__qualname__)
+
+
+def _within(value: Any) -> Any:
+    return tuple(value) if isinstance(value, tuple) else getattr(value, "__dict__", None)
 
 
 def _named(value: Any) -> str:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -46,13 +47,15 @@ def seeded(kind: Callable[[], nn.Module]) -> nn.Module:
 
 
 def averaged(call: Callable, kinds: tuple[Callable[[], nn.Module], ...]) -> list[dict[str, Any]]:
-    """Return for each kind of model, with inputs (5, 3): the call, gradients before and after it, what it changed."""
+    """Return for each kind of model, with inputs (5, 3): the call, gradients before and after, what it changed."""
     calls = []
     for kind in kinds:
         model = seeded(kind)
         torch.manual_seed(100 + dist.get_rank())
         model(torch.randn(5, 3)).square().mean().backward()
-        calls.append(watched(model, lambda model=model: call(model, modifies=True)))
+        with mock.patch.object(dist, "all_reduce_coalesced", wraps=dist.all_reduce_coalesced) as listed:
+            seen = watched(model, lambda model=model: call(model, modifies=True))
+        calls.append({**seen, "listed": listed.called})
     return calls
 
 

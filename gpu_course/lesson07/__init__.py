@@ -252,6 +252,11 @@ class _Model(named(nn.Sequential, "model")):
         return super()._apply(*given, **options)
 
 
+def _damaged(batches: list) -> Iterator:
+    yield from batches
+    raise RuntimeError("the file of the next batch is damaged")
+
+
 _NEEDED = 64  # bytes that a loss may take until it is read
 
 
@@ -280,6 +285,9 @@ def _(case: Case) -> None:
         error = case.error_of(model, _Batches(floor, [(torch.rand(rows, 64), y[:rows])]), case.device)
         why = "it is a mistake in the program, and no bad batch: it must reach the caller"
         case.instead(not isinstance(error, kind), f"catches a {kind.__name__}", why)
+    error = case.error_of(model, _damaged(good), case.device)
+    why = "the model has not raised: no batch is bad, and what gives them is out of order"
+    case.instead(not isinstance(error, RuntimeError), "catches an error of what gives the batches", why)
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         probes = [_Batches(floor, batches), _Batches(floor, 2 * batches)]
         few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)

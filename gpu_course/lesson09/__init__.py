@@ -395,7 +395,7 @@ def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[floa
     return losses
 
 
-train.leaves_out(RANKS, "default_type numbers calls two_ranks four_ranks part uneven")
+train.leaves_out(RANKS, "default_type numbers second_call unchanged random_state two_ranks four_ranks part uneven")
 train.leaves_out(
     "the script says which model and optimizer it trains",
     "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",

@@ -159,6 +159,9 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> bool:
     case.instead(not none[0] and any(none), "only rank 0 returns the losses", "each rank can return them", got=values)
     for rank, got in enumerate(values):
         case.equal(got, losses, rtol=1e-4, why=f"this is what rank {rank} returned")
+        once = ranks[rank]["once"]
+        case.instead(not isinstance(once, list) or len(once) != 1, "asked for one epoch, it returns no single loss",
+                     "how many epochs there are is said by `epochs`", got=once)  # fmt: skip
     return all(not difference(got, losses, rtol=1e-4, atol=1e-6) for got in values)
 
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.lesson10 import measured
 
@@ -56,7 +58,9 @@ def _(case: Case) -> None:
 def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice: Any) -> None:
     """Check one choice by what was measured."""
     case.about(f"choose_measured() for {task}: {choice}", case.device)
-    numbers = isinstance(choice, tuple) and len(choice) == 5 and all(type(one) is int for one in choice)
+    numbers = (
+        isinstance(choice, tuple) and len(choice) == 5 and all(isinstance(one, int | np.integer) for one in choice)
+    )
     case.instead(not numbers, f"is not {_SIZES}", "a tuple of five whole numbers")
     data, tensor, pipeline = choice[:3]
     gpus = tried[0].gpus
@@ -78,7 +82,7 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
     case.instead(
         not run.tokens_per_s,
         "ran out of memory or crashed",
-        "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks",
+        "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks, and activations of `each` sequences",
     )
     fastest = measured.best(tried)
     ratio = run.step_s / fastest.step_s
@@ -90,7 +94,7 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
         f"{said}: its all-reduces, four a layer, leave the machine of {measured.CLUSTER.per_machine} GPUs",
     )
     case.instead(
-        slow and run.pipeline - 1 > 0.2 * run.micro,
+        slow and run.pipeline - 1 > (_LIMIT - 1) * run.micro,
         "a pipeline with few micro-batches",
         f"{said}: {run.micro} micro-batches for {run.pipeline} ranks, so the bubble is "
         f"{(run.pipeline - 1) / (run.micro + run.pipeline - 1):.0%}",

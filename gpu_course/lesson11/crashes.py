@@ -422,6 +422,7 @@ photo_means.leaves_out(PROGRAM, "second_call unchanged random_state")
 
 @photo_means.checks
 def _(case: Case) -> None:
+    chosen = "the caller has chosen how many workers read"
     with archive() as given:
         got = case.call(given, 2, modifies=True)
         decoded, processes, here, held = given.log()
@@ -447,7 +448,7 @@ def _(case: Case) -> None:
         rtol=1e-4,
         why="expected is the mean over all pixels of each photograph, in order",
     )
-    case.instead(processes != 2, f"reads in {processes} processes, not in 2", "the caller has chosen how many")
+    case.instead(processes != 2, f"reads in {processes} processes, not in 2", chosen)
     case.budget("photographs read", len(decoded), LENGTH, "decoding is what takes the time")
     with archive() as given:  # without workers all is in this process, and its memory is seen too
         case.call(given, 0, modifies=True)
@@ -458,13 +459,15 @@ def _(case: Case) -> None:
         "a program that keeps all of them is killed as a worker is: keep a number of each",
     )
     with archive(damaged=5) as given:
-        error = case.error_of(given, 2)
+        error = case.error_of(given, 1)
+        processes = given.log()[1]
         traceback.clear_frames(error.__traceback__ if error else None)  # who holds the loader holds its workers
         case.instead(
             error is None,
             "swallows errors",
             "a damaged photograph no longer reaches the caller: repair the cause instead",
         )
+    case.instead(processes != 1, f"reads in {processes} processes, not in 1", chosen)
 
 
 @photo_means.alternative("what is kept is a number for each photograph: worth it where they are asked for again")

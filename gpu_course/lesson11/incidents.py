@@ -74,10 +74,10 @@ def name_causes() -> dict[str, tuple[str, str]]:
     """Return (cause, next look) for each incident."""
     return {
         "busy, and cool": ("ranks wait in a collective", "dumps of all ranks"),
-        "a line in the kernel's log": ("a row of memory is replaced", "reset the GPU, count again"),
-        "a crash on one node": ("an error in memory that nothing corrects", "dcgmi diag on that node"),
+        "a line in the kernel's log": ("a row of memory is replaced", "reset the GPU, count spare rows"),
+        "a crash on one node": ("an error in memory that nothing corrects", "dcgmi diag, its longest test"),
         "a GPU that was there": ("the GPU is not on the bus", "the kernel's log, slot and power"),
-        "two watchdogs": ("ranks call different collectives", "the code where the log ends"),
+        "two watchdogs": ("ranks call different collectives", "the code of both operations"),
         "the end of the epoch": ("ranks have different numbers of batches", "the batches of each rank"),
         "stuck in evaluation": ("a rank waits for its data", "the workers of that rank"),
         "eight GPUs, 6 GB/s": ("no fast link between the GPUs", "bandwidth of one socket alone"),
@@ -85,8 +85,8 @@ def name_causes() -> dict[str, tuple[str, str]]:
         "it does not start": ("/dev/shm is full", "df -h /dev/shm"),
         "a peak in the curve": ("a spike of the loss", "the next hundred steps"),
         "the run that never got far": ("training is unstable in float16", "norms of gradients and activations"),
-        "five per cent": ("one GPU is slow", "the same run without some nodes"),
-        "glitches": ("a GPU computes wrong results", "dcgmi diag on that node"),
+        "five per cent": ("one GPU is slow", "step times without some nodes"),
+        "glitches": ("a GPU computes wrong results", "dcgmi diag, its longest test"),
         "a job that ends": ("the scheduler took the machine", "when the program saves, and resumes"),
         "too good after each restart": ("data come again after a resume", "the position in the data"),
     }

@@ -372,7 +372,8 @@ def _(case: Case) -> None:
                 counts = seen["call"].counts  # send one message in all, by one dist.all_reduce
                 case.budget("messages", counts.collectives.total() + counts.messages, 1, "each one has a latency")
                 others = ", ".join(name for name in counts.collectives if name != "all_reduce")
-                case.instead(others, f"calls {others}, expected all_reduce", "each rank needs the sum alone")
+                others = others or "all_reduce_coalesced" * seen["listed"]
+                case.instead(others, f"calls {others}, expected all_reduce", "it takes one tensor, and gives the sum")
 
 
 _KINDS = partial(nn.Linear, 3, 2), plain, odd

@@ -4,6 +4,7 @@ import functools
 import math
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -149,6 +150,11 @@ def _shares(x: torch.Tensor) -> torch.Tensor:
     return x.softmax(0) * x.shape[0]
 
 
+def _example(node: torch.fx.Node) -> Any:
+    """Return the stand-in, without numbers, of what a node of a graph gives."""
+    return node.meta.get("example_value")
+
+
 def _memory(tensor: torch.Tensor) -> tuple[int, torch.Size]:
     """Return where the numbers of a tensor stand, and their shape."""
     return tensor.data_ptr(), tensor.shape
@@ -174,7 +180,12 @@ def _(case: Case) -> None:
         )
         case.budget("graphs", made, 1, f"there are {many} sizes, and each graph costs a compilation")
         rows = [len(first) for first, _ in runs]
+        case.budget("calls of it", len(rows), len(sizes), "call it for each batch once")
         left_out = Counter(sizes) - Counter(rows)
+        types = {value.dtype for node in graphs[0].graph.nodes if isinstance(value := _example(node), torch.Tensor)}
+        case.instead(
+            types - {torch.float32}, "compiles more than `function`", "it casts nothing: compile it as it is", got=types
+        )
         given, results = {_memory(first) for first, _ in runs}, {_memory(*result) for _, result in runs}
         case.instead(  # "call it for each batch as it is"
             {_memory(batch) for batch in batches} - given,

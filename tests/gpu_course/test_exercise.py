@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import warnings
+from collections import Counter, namedtuple
 from operator import setitem
 from pathlib import Path
 
@@ -746,8 +747,21 @@ def test_equal_values_do_not_differ_and_what_cannot_be_compared_is_a_fault_of_th
     assert difference({"b": 2, "a": 1}, {"a": 1, "b": 2}) == ""
     for got, expected in [(np.float32(1), 1.0), (np.float64(1), 1.0), (np.int64(1), 1), (1, 1.0)]:
         assert difference(got, expected) == ""
+    assert difference(torch.Size([1, 2]), (1, 2)) == difference(Counter(a=1), {"a": 1}) == ""
     with pytest.raises(TypeError, match="compare by identity"):
         difference(iter_of(), iter_of())
+
+
+def test_a_class_that_a_function_defines_is_the_same_in_each_of_its_calls():
+    def record(number):
+        return dataclasses.make_dataclass("Record", ["number", "values"])(number, torch.ones(2))
+
+    def pair(number):
+        return namedtuple("Pair", "number values")(number, torch.ones(2))
+
+    for make in (record, pair):
+        assert difference(make(1), make(1), copied=True) == ""
+        assert difference({"a": [make(1)]}, {"a": [make(2)]}, copied=True)
 
 
 def iter_of():
