@@ -192,6 +192,7 @@ def _add(cost: Cost, part: str, count: float) -> None:
     setattr(cost, part, getattr(cost, part) + count)
 
 
+@functools.cache  # reading all rooms takes seconds
 def every() -> tuple[dict[str, Cost], int]:
     """Return what each exercise of the course costs, by its lesson and name, and the lines that none reaches."""
     package, stored = Path(catalogue.__file__).parent, Path(__file__).parent / "wrong_answers"
