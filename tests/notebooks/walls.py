@@ -135,6 +135,7 @@ def rooms(storey: str) -> frozenset[str]:
 
 
 # ---- what a text takes --------------------------------------------------------------------------------------------
+@functools.cache  # several gates ask it of each text
 def taken(text: str) -> dict[str, str]:
     """Return each name that `text` imports, with the dotted name of what it stands for."""
     found = {}
