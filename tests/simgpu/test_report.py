@@ -225,6 +225,19 @@ def test_a_replay_on_the_same_gpu_takes_exactly_as_long_as_the_run():
         assert again.total_ns == round(session.simulated_s * 1e9)
 
 
+def test_copies_between_gpus_are_told_what_makes_fewer_of_them():
+    with simgpu.cuda("T4", gpus=2, record=True) as session:
+        model = nn.DataParallel(nn.Linear(2048, 2048).cuda())
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(64, 2048, device="cuda")).sum().backward()
+            optimizer.step()
+        copies = [one for one in session.report().suspects if "a copy to another GPU" in one.text]
+    assert {one.code for one in copies} == {"copies-keep-waiting"}
+    assert all("DistributedDataParallel" in one.text and "pinned" not in one.text for one in copies)
+
+
 def test_a_step_with_many_more_operations_than_the_others_is_left_out():
     """As one that also makes a sample of a language model, in every five-hundredth step of a long run."""
 

@@ -247,17 +247,21 @@ _ADVICE = {
     "message": "Messages between ranks hide behind computation where batches are larger, or buckets begin earlier.",
     "data loading": "Prepare batches ahead: more workers, less work for each sample.",
     "copy": "Copy larger pieces, from pinned memory, with `non_blocking=True`.",
+    "copy between GPUs": "`DataParallel` copies the whole model to each GPU in each step, `DistributedDataParallel` "
+    "does not. Otherwise send fewer bytes, or let the GPU compute something else meanwhile.",
     "pinned copy": "It comes from pinned memory, as it should. Send fewer bytes, such as uint8 for pictures, or send "
     "the next batch meanwhile, on a stream of its own.",
 }
 
 _KINDS = {  # by words of a cause
-    LOADING: "data loading", "the GPU waits for a copy": "pinned copy", "to the GPU": "copy",
+    LOADING: "data loading", "the GPU waits for a copy to another": "copy between GPUs",
+    "the GPU waits for a copy": "pinned copy", "to the GPU": "copy",
     "the GPU waits for": "message",
 }  # fmt: skip
 _CODES = {
     "wait": "host-waits", "message": "messages-keep-waiting", "data loading": "data-loading",
     "copy": "copies-keep-waiting", "pinned copy": "copies-keep-waiting",
+    "copy between GPUs": "copies-keep-waiting",
 }  # fmt: skip
 
 
