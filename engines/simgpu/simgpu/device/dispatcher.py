@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from simgpu.device import compiling, operators, state
+from simgpu.device import attention_kernels, compiling, cudnn_layers, operators, state
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import check_generator, replace_functions
@@ -31,7 +31,7 @@ def register(module: ModuleType) -> None:
     guard, library = _Guard(), torch.library.Library("aten", "IMPL")
     TORCH._C._acc.register_python_privateuseone_device_guard(guard)
     _register_factories(library)
-    library.impl("lstm.input", _lstm, "AutogradMeta")
+    cudnn_layers.register(library, _lstm)
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
     library.impl("one_hot", _one_hot, "AutogradMeta")
     library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
@@ -211,6 +211,10 @@ def _attention(
     rest = {"scale": scale, "enable_gqa": enable_gqa}
     tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
     ours = [tensor for tensor in tensors if isinstance(tensor, SimTensor)]
+    if len(ours) == len(tensors) and device_kind.kind == "cuda" and not torch.backends.cuda.math_sdp_enabled():
+        attention_kernels.require(query, attn_mask)
+        with attention_kernels.of_the_cpu():
+            return _attention(query, key, value, attn_mask, dropout_p, is_causal, **rest)
     if len(ours) == len(tensors):
         inner = [tensor._inner.detach().requires_grad_(tensor.requires_grad) for tensor in ours]
         choice = aten._fused_sdp_choice(*inner[:3], *(inner[3:] or [None]), dropout_p, is_causal, **rest)

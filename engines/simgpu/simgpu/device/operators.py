@@ -364,6 +364,8 @@ def _raise_mixed(func: Operator, plan: Plan, tensors: list[torch.Tensor], wrong:
         if any(type(index) is SimTensor and index.device != indexed.device for index in indices):
             kinds = f"either on cpu or on the same device as the indexed tensor ({indexed.device})"
             raise RuntimeError(f"indices should be {kinds}")
+    if plan.name in _OWN_WORDS and (words := _OWN_WORDS[plan.name](tensors)):
+        raise RuntimeError(words)
     placed = [tensor for tensor in tensors if type(tensor) is SimTensor or tensor.dim() > 0 or plan.row.alike]
     here, other = placed[0].device, wrong
     if wrong.device == here:
@@ -373,11 +375,32 @@ def _raise_mixed(func: Operator, plan: Plan, tensors: list[torch.Tensor], wrong:
     else:
         position = next(i for i, tensor in enumerate(tensors) if tensor is other)
         arguments = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
+        name, arguments = _BY_WAY_OF.get(plan.name, (plan.name, arguments))
         devices = (
             f"got {arguments[min(position, len(arguments) - 1)]} is on {other.device}, different from other tensors on "
-            f"{here} (when checking argument in method wrapper_{device_kind.title()}_{plan.name})"
+            f"{here} (when checking argument in method wrapper_{device_kind.title()}_{name})"
         )
     raise RuntimeError(f"Expected all tensors to be on the same device, but {devices}")
+
+
+def _of_convolution(tensors: list[torch.Tensor]) -> str:
+    """Return what `check_input_same_type_as_parameters` in Convolution.cpp says."""
+    x, weight, *bias = tensors
+    name, other = ("weight", weight) if weight.device != x.device else ("bias", bias[0])
+    onednn = x.device.type == "cpu" and x.dtype is torch.float32 and name == "weight"
+    or_else = " or input should be a MKLDNN tensor and weight is a dense tensor" if onednn else ""
+    return f"Input type ({x.type()}) and {name} type ({other.type()}) should be the same{or_else}"
+
+
+def _of_mask(tensors: list[torch.Tensor]) -> str:
+    """Return what `masked_fill__cuda` in IndexKernel.cu says; nothing where the value is the one elsewhere."""
+    filled, mask = tensors[0].device, tensors[1].device
+    words = f"expected self and mask to be on the same device, but got mask on {mask} and self on {filled}"
+    return words if filled != mask else ""
+
+
+_BY_WAY_OF = {"embedding": ("_index_select", ["self", "index"])}  # as which operator CUDA runs another
+_OWN_WORDS = {"convolution": _of_convolution, "masked_fill": _of_mask, "masked_fill_": _of_mask}
 
 
 def _target(kwargs: Kwargs, index: int) -> int | None:
@@ -537,6 +560,20 @@ def _histc(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     return _run(func, _plans[id(func)], args, kwargs)
 
 
+def _least_squares(func: Operator, args: Args, kwargs: Kwargs) -> Any:
+    """CUDA has one way of solving (`linalg_lstsq_out_info` in BatchLinearAlgebra.cpp), which assumes full rank."""
+    if kwargs.get("driver") not in (None, "gels") and device_kind.kind == "cuda":
+        raise RuntimeError("torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA")
+    return _run(func, Plan.of(func), args, kwargs)
+
+
+def _singular_values(func: Operator, args: Args, kwargs: Kwargs) -> Any:
+    """The three ways of cuSOLVER that a program may name give the CPU's values."""
+    if kwargs.get("driver") in ("gesvd", "gesvdj", "gesvda") and device_kind.kind == "cuda":
+        kwargs = {name: value for name, value in kwargs.items() if name != "driver"}
+    return _run(func, Plan.of(func), args, kwargs)
+
+
 def _refuse(func: Operator, args: Args, kwargs: Kwargs) -> NoReturn:
     raise NotImplementedError(
         f"Could not run '{func.name()}' with arguments from the '{device_kind.title()}' backend. PyTorch has this "
@@ -555,6 +592,8 @@ _SPECIAL: dict[Operator, Callable[[Operator, Args, Kwargs], Any]] = dict.fromkey
     aten.detach_.default: lambda func, args, kwargs: args[0],  # met in inference mode only: nothing to detach from
     aten._pack_padded_sequence.default: _pack,
     aten.histc.default: _histc,
+    aten.linalg_lstsq.default: _least_squares,
+    aten._linalg_svd.default: _singular_values,
     aten.copy_.default: _copy_,
     aten._to_copy.default: _to_copy,
     aten._local_scalar_dense.default: _read_scalar,

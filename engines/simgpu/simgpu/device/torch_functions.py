@@ -51,6 +51,8 @@ def replace_functions(module: ModuleType) -> None:
     if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
         remember_allocator_settings()
     TORCH.autograd._engine_run_backward = _in_words_of_sim(TORCH.autograd._engine_run_backward)
+    passes: Any = TORCH.autograd.function.BackwardCFunction
+    passes.apply = _on_devices_of_inputs(passes.apply)
     leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
     ForkingPickler.register(SimTensor, partial(_refuse, leaves))
 
@@ -78,6 +80,7 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(run)
     def named(*args: Any, **kwargs: Any) -> Any:
         quiet = state.world.clock.quiet
+        _refuse_other_devices(*args[:2])
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
@@ -88,6 +91,39 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
             state.world.clock.quiet = quiet  # also where a node of a compiled graph raised
 
     return named
+
+
+def _refuse_other_devices(outputs: Sequence[Any], gradients: Sequence[Any] = ()) -> None:
+    """Raise as `validate_outputs` in autograd/engine.cpp where a gradient is on another device than what it is of.
+
+    A number is moved there. C++ does not ask where one of the two is of a subclass of Tensor.
+    """
+    for place, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
+        if not (isinstance(output, SimTensor) or isinstance(gradient, SimTensor)):
+            continue
+        if isinstance(gradient, torch.Tensor) and gradient.dim() > 0 and gradient.device != output.device:
+            devices = f"expected device {output.device} but got {gradient.device}"
+            raise RuntimeError(f"invalid gradient at index {place} - {devices}")
+
+
+def _on_devices_of_inputs(run: Callable[..., Any]) -> Callable[..., Any]:
+    """Let the backward pass of an `autograd.Function` raise as on CUDA where it returns a gradient of the CPU."""
+
+    @wraps(run)
+    def checked(self: Any, *args: Any) -> Any:
+        results = run(self, *args)
+        several = results if isinstance(results, tuple) else (results,)
+        plain = [place for place, one in enumerate(several) if type(one) is torch.Tensor and one.dim() > 0]
+        if plain and several[plain[0]].device.type == "cpu":
+            nodes = [node for node, _ in self.next_functions if node is not None]
+            devices = [node._input_metadata[0].device for node in nodes]
+            if all(device.type == "meta" and device.index is not None for device in devices):
+                wanted = state.world.devices[devices[0].index]
+                words = f"returned an invalid gradient at index {plain[0]} - expected device {wanted} but got cpu"
+                raise RuntimeError(f"Function {type(self).__name__} {words}")
+        return results
+
+    return checked
 
 
 def _lead_accelerator_to(module: ModuleType) -> None:

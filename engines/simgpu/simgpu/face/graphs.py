@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from simgpu.clock.clock import Captured
 from simgpu.device import state
 from simgpu.device.tensor import CPU, SimTensor
+from simgpu.device.torch_sim import Stream
 from simgpu.ground import composite
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
@@ -158,5 +159,6 @@ def replace(put: Replacements) -> None:
         )  # fmt: skip
     put.put(torch.cuda.graphs, _cuda_isCurrentStreamCapturing=lambda: _capturing.yes)
     put.put(torch._C, _cuda_isCurrentStreamCapturing=lambda: _capturing.yes)
+    put.put(Stream, is_capturing=lambda self: _capturing.yes)
     if not hasattr(torch._C, "_host_emptyCache"):
         put.put(torch._C, _host_emptyCache=lambda: None)
