@@ -1,14 +1,31 @@
 """Do the lines of the engine's README run, and print what their comments say? Each in a process of its own."""
 
 import re
+import shlex
 from pathlib import Path
 
+import nbformat
+import pytest
 import yaml
 
 from tests import children
 
 README = Path(__file__).parents[2] / "engines" / "simgpu" / "README.md"
 REPORT, HERE, FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+# the command lines that a shell can be given as they stand, with the exit status that each ends with
+COMMANDS = re.findall(r"^python (-m simgpu .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
+ENDS = {"--fail-if": 3}
+TRAIN = """import sys, torch
+assert sys.argv[1:] in ([], ["--epochs", "1"])
+model = torch.nn.Linear(8, 2).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch in torch.ones(3, 4, 8):
+    model(batch.cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("trained on", torch.cuda.get_device_name())
+"""
+PACKAGE = "import torch\nprint('trained on', torch.cuda.get_device_name())"
 
 
 def printed(code: str) -> str:
@@ -47,3 +64,20 @@ def test_the_options_of_pytest_and_the_configurations_are_what_they_say():
     workflow, hook = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL))
     assert workflow["jobs"]["cuda"]["steps"][-1]["run"] == "pytest -p simgpu.pytest"
     assert hook[0]["entry"].startswith("pytest -q -p simgpu.pytest") and hook[0]["pass_filenames"] is False
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_does_what_it_is_shown_for(command, tmp_path):
+    (tmp_path / "train.py").write_text(TRAIN, encoding="utf-8")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(PACKAGE, encoding="utf-8")
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(PACKAGE)])
+    nbformat.write(notebook, tmp_path / "notebook.ipynb")
+    done = children.run(*shlex.split(command), cwd=tmp_path)
+    assert done.returncode == next((code for option, code in ENDS.items() if option in command), 0), done.stderr
+    assert "trained on Simulated" in done.stdout
+    assert (tmp_path / "report.html").exists() == ("--report" in command)
+
+
+def test_commands_were_found():
+    assert len(COMMANDS) == 7
