@@ -148,9 +148,12 @@ def _doubles(session: Recording, events: list[Event], step_s: float) -> Iterator
 
 
 def _must_read(session: Recording) -> frozenset[tuple[str, int, str]]:
-    """Return the lines that have to wait: for values that are needed, or once for a model, if the run is one step."""
+    """Return the lines that have to wait: for values that are needed, or once for a model, if the run is one step.
+
+    Ranks that get the same model wait once, too.
+    """
     moved = {line for line, times in session.habits.models_moved.items() if times == 1 and session.run.steps <= 1}
-    return frozenset(Line.of(line).parts for line in session.habits.must_read | moved)
+    return frozenset(Line.of(line).parts for line in session.habits.must_read | moved | session.habits.upkeep.preparing)
 
 
 # ---- time -------------------------------------------------------------------------------------------------------

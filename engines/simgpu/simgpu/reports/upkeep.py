@@ -56,6 +56,7 @@ class UpkeepWatch:
         self._sizes: weakref.WeakKeyDictionary[nn.Module, set[torch.Size]] = weakref.WeakKeyDictionary()
         self._samplers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
         self._same_order = ""  # the line whose sampler has the order of the epoch before
+        self.preparing: set[str] = set()  # lines that make a DistributedDataParallel, which sends the model once
         self._wrapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models inside a DistributedDataParallel
         self._averaged: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # of these, those whose wrapper was called
         put.put(torch.optim.Optimizer, __init__=self._making(torch.optim.Optimizer.__init__))
@@ -85,6 +86,7 @@ class UpkeepWatch:
 
     def _on_wrap(self, wrapper: DistributedDataParallel, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         self._wrapped.add(module)
+        self.preparing.add(places.place())
 
     def is_bypassed(self, model: nn.Module) -> bool:
         """Return whether a model has been trained without the DistributedDataParallel that it was given to."""
