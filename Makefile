@@ -22,7 +22,7 @@ test-all: $(READY)  ## what takes longer as well
 	@$(MAKE) test-torch
 
 test-mistakes: $(READY)  ## answers to exercises that `make test` does not try; CI runs it as well
-	@$(PYTEST) -m mistakes tests/gpu_course/test_wrong_answers.py tests/gpu_course/test_right_answers.py $(ARGS)
+	@$(PYTEST) -m mistakes tests/gpu_course $(ARGS)
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)
 	@$(BIN)/python tools/torch_versions.py

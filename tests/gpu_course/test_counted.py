@@ -79,7 +79,9 @@ def test_a_text_that_the_source_does_not_have_is_no_name():
     assert static("".join(["an", "other"])) == "" and static("loses numbers") == "loses numbers"
 
 
-@pytest.mark.parametrize("found", [lesson04.load_checkpoint, lesson05.train_step], ids=lambda found: found.name)
+@pytest.mark.parametrize("found", [
+    pytest.param(lesson05.train_step, marks=[pytest.mark.slow, pytest.mark.mistakes]), lesson04.load_checkpoint,
+], ids=lambda found: found.name)  # fmt: skip
 def test_stored_wrong_answers_have_names_that_their_panels_show(found, sim):
     answers = [answer.of(found.reference) if isinstance(answer, Edit) else answer for _, answer in stored(found)]
     assert len(answers) >= 9
