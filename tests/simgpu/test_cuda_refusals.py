@@ -153,3 +153,11 @@ def test_singular_values_by_a_way_that_only_cuda_has():
 def test_flash_attention_runs_on_a_gpu_that_has_it():
     with simgpu.cuda("A100 80GB"):
         attention(SDPBackend.FLASH_ATTENTION, torch.bfloat16)
+
+
+def test_an_edge_of_the_graph_is_no_output_of_another_device():
+    """Schedules of pipelines go back from `GradientEdge`."""
+    x = on_gpu(3).requires_grad_()
+    edge = torch.autograd.graph.get_gradient_edge(2 * x)
+    torch.autograd.backward([edge], [on_gpu(3)])
+    assert x.grad.device.type == "cuda" and x.grad.shape == (3,)

@@ -99,7 +99,8 @@ def _refuse_other_devices(outputs: Sequence[Any], gradients: Sequence[Any] = ())
     A number is moved there. C++ does not ask where one of the two is of a subclass of Tensor.
     """
     for place, (output, gradient) in enumerate(zip(outputs, gradients, strict=False)):
-        if not (isinstance(output, SimTensor) or isinstance(gradient, SimTensor)):
+        edge = not isinstance(output, torch.Tensor)  # `GradientEdge`, which schedules of pipelines give
+        if edge or not (isinstance(output, SimTensor) or isinstance(gradient, SimTensor)):
             continue
         if isinstance(gradient, torch.Tensor) and gradient.dim() > 0 and gradient.device != output.device:
             devices = f"expected device {output.device} but got {gradient.device}"
