@@ -284,7 +284,7 @@ def test_the_clock_counts_views_and_nodes_only_where_they_matter():
 @pytest.mark.parametrize(("host", "words"), [
     ("server", "where the host decides, which is assumed within a factor of 2"),
     (simgpu.Host(45.0), "where the host decides, which one of its programs told"),
-    (simgpu.Host.of_launches(7), "other costs"),
+    (simgpu.Host.of_launches(7), "costs set by hand"),
 ])  # fmt: skip
 def test_the_label_of_a_time_says_what_is_known_of_the_host(host, words):
     assert words in small_step().on("T4", host=host).evidence.long
