@@ -100,6 +100,26 @@ with torch.backends.cudnn.flags(benchmark=True):
     assert [(one.code, one.line) for one in found] == [("benchmark-of-changing-sizes", 8)] * named
 
 
+def test_a_forward_pass_is_used_where_only_its_second_result_is(tmp_path):
+    text = """import torch
+from torch import nn
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 512), nn.Linear(8, 512)
+    def forward(self, x):
+        return self.first(x), self.second(x)
+model = Two().cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    _, wanted = model(torch.randn(64, 8, device="cuda"))
+    wanted.square().mean().backward()
+    optimizer.step()
+"""
+    assert reported(text, tmp_path, "two").suspects == []
+
+
 RANKS = """import torch
 import torch.distributed as dist
 from torch import nn

@@ -261,8 +261,9 @@ class HabitWatch:
         self._ask(called)
         called.before = next((one for one in self._passes if one.had_the_tensors_of(called)), None)
         self._passes.append(called)
-        for output in made[:1]:
+        for output in made:
             output.register_hook(lambda gradient: setattr(called, "used", True))
+        for output in made[:1]:
             called.graph = self._growth.mark(output.grad_fn)
         self.double_is_chosen |= torch.get_default_dtype() is torch.float64
         if any(one.dtype is torch.float64 for one in [*given, *_alive(parts.parameters)]) and not self.double_is_chosen:
