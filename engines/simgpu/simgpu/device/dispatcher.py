@@ -15,7 +15,7 @@ from simgpu.device import attention_kernels, compiling, cudnn_layers, operators,
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import check_generator, replace_functions
-from simgpu.ground import device_kind, inductor
+from simgpu.ground import attention, device_kind, inductor
 from simgpu.ground.autocast import operator_of, register_rules, see_wrapped_tensors
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 from simgpu.machine.prices import Cost
@@ -35,6 +35,7 @@ def register(module: ModuleType) -> None:
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
     library.impl("one_hot", _one_hot, "AutogradMeta")
     library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+    attention.register(library)
     for name, made in _RANKS.items():
         library.impl(name, partial(_rank_out, operator_of(name), operator_of(made)), "AutogradMeta")
     fallback = torch.library.Library("_", "IMPL")  # operators that are on no list keep their inputs' format
@@ -207,8 +208,7 @@ def _attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """The CPU's fused attention where the CPU would choose it, else the plain formula."""
-    rest = {"scale": scale, "enable_gqa": enable_gqa}
+    """The kernel that CUDA would choose: one that is fused, or the plain formula."""
     tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
     ours = [tensor for tensor in tensors if isinstance(tensor, SimTensor)]
     if len(ours) == len(tensors) and device_kind.kind == "cuda" and not torch.backends.cuda.math_sdp_enabled():
@@ -217,23 +217,15 @@ def _attention(
             return _attention(query, key, value, attn_mask, dropout_p, is_causal, **rest)
     if len(ours) == len(tensors):
         inner = [tensor._inner.detach().requires_grad_(tensor.requires_grad) for tensor in ours]
-        choice = aten._fused_sdp_choice(*inner[:3], *(inner[3:] or [None]), dropout_p, is_causal, **rest)
-        if choice == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value:
-            if attn_mask is not None and attn_mask.dtype is torch.bool:
-                attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -torch.inf)
-            flat = query.dim() == 3  # without heads: the kernel takes them since torch 2.15, with one head put in
-            if flat:
-                query, key, value = (tensor.unsqueeze(1) for tensor in (query, key, value))
-                if attn_mask is not None and attn_mask.dim() == 3:
-                    attn_mask = attn_mask.unsqueeze(1)
-            mixed = aten._scaled_dot_product_flash_attention_for_cpu(
-                query, key, value, dropout_p, is_causal, attn_mask=attn_mask, scale=scale
-            )[0]
-            return mixed.squeeze(1) if flat else mixed
+        mixed = attention.fused(
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa, inner=inner
+        )
+        if mixed is not None:
+            return mixed
     if is_causal and attn_mask is None and hasattr(query, "device_mesh"):
         attn_mask, is_causal = _causal_mask(query, key), False
     operator = aten.scaled_dot_product_attention.default
-    return operator.decompose(query, key, value, attn_mask, dropout_p, is_causal, **rest)
+    return operator.decompose(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 def _causal_mask(query: Any, key: torch.Tensor) -> torch.Tensor:

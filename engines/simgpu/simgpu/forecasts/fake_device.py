@@ -37,11 +37,12 @@ from torch.utils._pytree import tree_map
 from simgpu.device import collectives
 from simgpu.forecasts import fake_ranks, workspaces
 from simgpu.forecasts.recorder import Recorder
-from simgpu.ground import device_kind, inductor, places
+from simgpu.ground import attention, device_kind, inductor, places
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
 _MESHES = torch.distributed.device_mesh.__file__
+_ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _NUMBERED = torch.linspace, torch.arange  # PyTorch's own: CUDA's face puts others in their place
 
 
@@ -215,7 +216,9 @@ def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Generator[None
         stack.enter_context(mock.patch.multiple(nn.init, **fillers))
         if kind != "cuda":
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
-        stack.enter_context(_Fake(rank))
+        if kind == "sim":
+            stack.enter_context(_attention_of_cuda())
+        stack.enter_context(_Fake(rank, simulated=kind == "sim"))
         stack.enter_context(_OneDevice(fake_device(device), simulated=kind == "sim"))
         yield
 
@@ -230,14 +233,16 @@ class _Fake(FakeTensorMode):
     """FakeTensorMode also for operators that C++ code calls, as that of DistributedDataParallel does: what it asks for
     on `meta` is no device of the program."""
 
-    def __init__(self, rank: fake_ranks.Rank) -> None:
+    def __init__(self, rank: fake_ranks.Rank, simulated: bool) -> None:
         super().__init__(allow_non_fake_inputs=True)
-        self.rank = rank
+        self.rank, self.simulated = rank, simulated
 
     def __torch_dispatch__(
         self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Mapping[str, object] | None = None
     ) -> Any:
         with torch._C.DisableTorchFunction():
+            if func is _ATTENTION and self.simulated:  # it comes here in inference mode alone
+                return _attention(*args, **(kwargs or {}))
             result = super().__torch_dispatch__(func, types, args, kwargs or {})
             if collectives.is_one(func):
                 return self.rank.talk(func, args, result)
@@ -292,6 +297,29 @@ class _OneDevice(TorchFunctionMode):
         if id(tensor) not in self.stand_ins:
             self.stand_ins[id(tensor)] = tensor, as_fake(tensor, self.target)
         return self.stand_ins[id(tensor)][1]
+
+
+@contextmanager
+def _attention_of_cuda() -> Generator[None]:
+    """Inside, attention on fake CPU tensors is the kernel that CUDA would choose."""
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
+    try:
+        yield
+    finally:
+        library._destroy()
+
+
+def _attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, **options: Any,
+) -> torch.Tensor:  # fmt: skip
+    inner = [one for one in (query, key, value, attn_mask) if one is not None]
+    if all(isinstance(one, FakeTensor) for one in inner):  # a DTensor does it by its own rules
+        mixed = attention.fused(query, key, value, attn_mask, dropout_p, is_causal, inner=inner, **options)
+        if mixed is not None:
+            return mixed
+    return _ATTENTION.decompose(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
 def _asked_by_a_mesh() -> bool:
