@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from simgpu.ground.torch_internals import TORCH
 
@@ -105,6 +106,8 @@ def _is_fused_on_the_cpu(
     if not asked or any(mask.requires_grad for mask in masks):
         return False
     mask = masks[0] if masks else None
+    if isinstance(query, FakeTensor):  # PyTorch's choice is for memory that is there
+        return mask is None or mask.dim() in (2, 4)
     chosen = aten._fused_sdp_choice(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=gqa)
     return chosen == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value
 
