@@ -86,6 +86,7 @@ NOT = pytest.raises(RuntimeError, match=r"^No available kernel\. Aborting execut
 ])  # fmt: skip
 def test_a_chosen_kernel_takes_what_cudas_takes(backend, works, refused):
     """`can_use_flash_attention` and its kin in sdp_utils.cpp."""
+    simgpu.configure(spec="A100 40GB")
     with sdpa_kernel(backend):
         for options in works:
             assert F.scaled_dot_product_attention(*qkv(length=8, **options)).shape[-2] == 8

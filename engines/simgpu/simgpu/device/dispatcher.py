@@ -11,7 +11,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from simgpu.device import attention_kernels, compiling, cudnn_layers, operators, state
+from simgpu.device import compiling, cudnn_layers, operators, state
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import check_generator, replace_functions
@@ -211,15 +211,12 @@ def _attention(
     """The kernel that CUDA would choose: one that is fused, or the plain formula."""
     tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
     ours = [tensor for tensor in tensors if isinstance(tensor, SimTensor)]
-    if len(ours) == len(tensors) and device_kind.kind == "cuda" and not torch.backends.cuda.math_sdp_enabled():
-        attention_kernels.require(query, attn_mask)
-        with attention_kernels.of_the_cpu():
-            return _attention(query, key, value, attn_mask, dropout_p, is_causal, **rest)
     if len(ours) == len(tensors):
         inner = [tensor._inner.detach().requires_grad_(tensor.requires_grad) for tensor in ours]
         mixed = attention.fused(
-            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa, inner=inner
-        )
+            query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa, inner=inner,
+            capability=state.world.clock.machine.gpu.compute_capability,
+        )  # fmt: skip
         if mixed is not None:
             return mixed
     if is_causal and attn_mask is None and hasattr(query, "device_mesh"):

@@ -1,7 +1,8 @@
 """Which kernel does CUDA choose for attention, and what does it compute where the CPU has no such kernel?
 
-PyTorch 2.13 chooses in `sdp_utils.cpp` of aten/src/ATen/native/transformers/cuda. The choice here is that of a GPU of
-compute capability 8.0 or newer. On older ones flash attention is missing, and bfloat16 takes the formula.
+PyTorch 2.13 chooses in `sdp_utils.cpp` of aten/src/ATen/native/transformers/cuda. Older GPUs than those of compute
+capability 8.0 have no flash attention, and for bfloat16 the formula alone. They are told apart only where a program
+forbids the formula: else the choice is that of newer ones, so that a forecast holds for all.
 """
 
 from collections.abc import Sequence
@@ -17,22 +18,27 @@ FLASH, EFFICIENT, FORMULA = "flash", "efficient", "formula"
 _WIDEST_FLASH, _WIDEST_CUDNN = 256, 128  # numbers of a head
 _HALF = (torch.float16, torch.bfloat16)
 _ALIGNED_BYTES = 16  # of a head, for the memory-efficient kernel
+_AMPERE = (8, 0)
 _ROWS = 32  # to whose multiple the memory-efficient kernel fills what it keeps for backward
 
 
 def choice(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, causal: bool, gqa: bool
-) -> str:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, causal: bool, gqa: bool,
+    capability: tuple[int, int] | None = None,
+) -> str:  # fmt: skip
     """Return which kernel CUDA takes: FLASH, which stands for cuDNN's too, EFFICIENT, or the FORMULA with all scores.
 
-    Raises CUDA's RuntimeError where the program has switched off all that could do it.
+    Raises CUDA's RuntimeError where the program has switched off all that could do it on a GPU of this capability.
     """
     allowed = torch.backends.cuda
+    old = not allowed.math_sdp_enabled() and (capability or _AMPERE) < _AMPERE
     if _is_dense(query, key, value, gqa):
         flash = allowed.flash_sdp_enabled() and _is_for_flash(query, key, value, mask, causal)
-        if flash or (allowed.cudnn_sdp_enabled() and not allowed.flash_sdp_enabled() and _is_for_cudnn(query, value)):
+        cudnn = allowed.cudnn_sdp_enabled() and not allowed.flash_sdp_enabled() and _is_for_cudnn(query, value)
+        if (flash or cudnn) and not old:
             return FLASH
-        if allowed.mem_efficient_sdp_enabled() and _is_for_efficient(query, key, value):
+        known = not (old and query.dtype is torch.bfloat16)
+        if allowed.mem_efficient_sdp_enabled() and known and _is_for_efficient(query, key, value):
             return EFFICIENT
     if not allowed.math_sdp_enabled():
         raise RuntimeError("No available kernel. Aborting execution.")
@@ -72,14 +78,14 @@ def _is_for_efficient(query: torch.Tensor, key: torch.Tensor, value: torch.Tenso
 def fused(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
-    inner: Sequence[torch.Tensor],
+    inner: Sequence[torch.Tensor], capability: tuple[int, int] | None = None,
 ) -> torch.Tensor | None:  # fmt: skip
     """Return the result of the fused kernel that CUDA chooses; None where it chooses the formula.
 
     It is the CPU's own where that can do it. `inner` are query, key, value and the mask, if there is one, on the CPU.
     """
     both = attn_mask is not None and is_causal  # PyTorch refuses it
-    if both or choice(query, key, value, attn_mask, is_causal, enable_gqa) == FORMULA:
+    if both or choice(query, key, value, attn_mask, is_causal, enable_gqa, capability) == FORMULA:
         return None
     if attn_mask is not None and attn_mask.dtype is torch.bool:
         attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill_(~attn_mask, -torch.inf)

@@ -338,7 +338,8 @@ class HabitWatch:
         rows = Counter((called.model, called.alone) for called in used if called.alone is not None)
         for called in used:
             looped = calls[called.model] > _LOOPED * self._backwards
-            if looped and rows[called.model, called.alone] > _LOOPED * self._backwards:
+            alike = 0 if called.alone is None else rows[called.model, called.alone]
+            if looped and alike > _LOOPED * self._backwards:
                 self._note("samples-one-by-one", called.line)
             elif called.batch and largest <= _SMALL_BATCH and not looped:
                 self._note("small-batch", called.line)

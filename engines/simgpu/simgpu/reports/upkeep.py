@@ -76,7 +76,7 @@ class UpkeepWatch:
             self._averaged.add(module.module)
         elif isinstance(module, _PRODUCTS):
             if torch._C._is_any_autocast_enabled() and torch.is_autocast_enabled("cuda"):
-                trains = torch.is_grad_enabled() and any(one.requires_grad for one in module._parameters.values())
+                trains = torch.is_grad_enabled() and any(one.requires_grad for one in module.parameters(recurse=False))
                 self._in_half |= trains and torch.get_autocast_dtype("cuda") is torch.float16
             if torch.backends.cudnn.benchmark and isinstance(module, nn.modules.conv._ConvNd) and args:
                 known = self._sizes.setdefault(module, set())
