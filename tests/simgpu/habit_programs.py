@@ -133,9 +133,9 @@ HABITS = {
         ("scores = model(x)\n", "model.eval(); scores = model(x)\n", "scores = model(x)"),
         (
             "nn.Dropout(0.1)",
-            "nn.LSTM(512, 512, 2, dropout=0.2)",
+            "nn.MultiheadAttention(512, 4, dropout=0.2)",
             "self.drop(self.first(x).relu())",
-            "self.drop(self.first(x))[0]",
+            "self.drop(*[self.first(x)] * 3)[0]",
             "scores = model(x)\n",
             "model.eval(); scores = model(x)\n",
             "scores = model(x)",
@@ -289,6 +289,11 @@ SOUND = {
     ),
     "clipped": ("optimizer.step()", "nn.utils.clip_grad_norm_(model.parameters(), 1.0); optimizer.step()"),
     "in mixed precision": (
+        "scores = model(x)\n", "with torch.autocast('cuda', torch.bfloat16): scores = model(x)\n",
+        "F.cross_entropy(scores, y)", "F.cross_entropy(scores.float(), y)",
+    ),
+    "without a bias in mixed precision": (
+        "nn.Linear(16, 512)", "nn.Linear(16, 512, bias=False)",
         "scores = model(x)\n", "with torch.autocast('cuda', torch.bfloat16): scores = model(x)\n",
         "F.cross_entropy(scores, y)", "F.cross_entropy(scores.float(), y)",
     ),
