@@ -85,6 +85,13 @@ def fused(
     It is the CPU's own where that can do it. `inner` are query, key, value and the mask, if there is one, on the CPU.
     """
     both = attn_mask is not None and is_causal  # PyTorch refuses it
+    if query.dim() == 3 and not both and _is_fused_on_the_cpu(inner, dropout_p, is_causal, scale, enable_gqa):
+        inner = [_with_a_head(one) for one in inner]  # without heads: since torch 2.15 one is put in
+        query, key, value = map(_with_a_head, (query, key, value))
+        attn_mask = None if attn_mask is None else _with_a_head(attn_mask)
+        options: dict[str, Any] = {"scale": scale, "enable_gqa": enable_gqa, "inner": inner, "capability": capability}
+        mixed = fused(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        return None if mixed is None else mixed.squeeze(1)
     if both or choice(query, key, value, attn_mask, is_causal, enable_gqa, capability) == FORMULA:
         return None
     if attn_mask is not None and attn_mask.dtype is torch.bool:
@@ -103,6 +110,11 @@ def fused(
     )[0]
 
 
+def _with_a_head(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor of a batch with one head; a mask that all of a batch share stays as it is."""
+    return tensor.unsqueeze(1) if tensor.dim() == 3 else tensor
+
+
 def _is_fused_on_the_cpu(
     inner: Sequence[torch.Tensor], dropout: float, causal: bool, scale: float | None, gqa: bool
 ) -> bool:
@@ -113,7 +125,7 @@ def _is_fused_on_the_cpu(
         return False
     mask = masks[0] if masks else None
     if isinstance(query, FakeTensor):  # PyTorch's choice is for memory that is there
-        return mask is None or mask.dim() in (2, 4)
+        return query.dim() == 4 and (mask is None or mask.dim() in (2, 4))
     chosen = aten._fused_sdp_choice(query, key, value, mask, dropout, causal, scale=scale, enable_gqa=gqa)
     return chosen == torch.nn.attention.SDPBackend.FLASH_ATTENTION.value
 
