@@ -99,6 +99,18 @@ def test_a_chosen_kernel_takes_what_cudas_takes(backend, works, refused):
                 F.scaled_dot_product_attention(*qkv(length=8, dtype=HALF), attn_mask=mask)
 
 
+def test_cudnns_kernel_comes_behind_the_formula():
+    simgpu.configure(spec="A100 40GB")
+    given, mask = qkv(dtype=HALF, length=8), torch.ones(8, 8, dtype=torch.bool, device="sim")
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION]):
+        assert F.scaled_dot_product_attention(*given, attn_mask=mask).dtype == HALF
+    with sdpa_kernel([SDPBackend.MATH, SDPBackend.CUDNN_ATTENTION]):
+        before = torch.sim.memory_allocated()
+        given = qkv(dtype=HALF)
+        result = F.scaled_dot_product_attention(*given)
+        assert torch.sim.memory_allocated() - before > SCORES_BYTES and result.shape == given[0].shape
+
+
 def test_dropout_is_drawn_anew_each_time_and_again_with_the_seed():
     given = qkv(length=32)
     results = []

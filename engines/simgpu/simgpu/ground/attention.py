@@ -26,21 +26,22 @@ def choice(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None, causal: bool, gqa: bool,
     capability: tuple[int, int] | None = None,
 ) -> str:  # fmt: skip
-    """Return which kernel CUDA takes: FLASH, which stands for cuDNN's too, EFFICIENT, or the FORMULA with all scores.
+    """Return which kernel CUDA takes: FLASH, EFFICIENT, which stands for cuDNN's too, or the FORMULA with all scores.
 
     Raises CUDA's RuntimeError where the program has switched off all that could do it on a GPU of this capability.
     """
     allowed = torch.backends.cuda
-    old = not allowed.math_sdp_enabled() and (capability or _AMPERE) < _AMPERE
+    forced = not allowed.math_sdp_enabled()
+    old = forced and (capability or _AMPERE) < _AMPERE
     if _is_dense(query, key, value, gqa):
-        flash = allowed.flash_sdp_enabled() and _is_for_flash(query, key, value, mask, causal)
-        cudnn = allowed.cudnn_sdp_enabled() and not allowed.flash_sdp_enabled() and _is_for_cudnn(query, value)
-        if (flash or cudnn) and not old:
+        if allowed.flash_sdp_enabled() and not old and _is_for_flash(query, key, value, mask, causal):
             return FLASH
         known = not (old and query.dtype is torch.bfloat16)
         if allowed.mem_efficient_sdp_enabled() and known and _is_for_efficient(query, key, value):
             return EFFICIENT
-    if not allowed.math_sdp_enabled():
+        if allowed.cudnn_sdp_enabled() and forced and not old and _is_for_cudnn(query, value):  # behind the formula
+            return EFFICIENT
+    if forced:
         raise RuntimeError("No available kernel. Aborting execution.")
     return FORMULA
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.node import map_aggregate, map_arg
 
-from simgpu.ground import device_kind, fakes
+from simgpu.ground import attention, device_kind, fakes
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH, Operator
@@ -31,7 +31,6 @@ _A100 = SimpleNamespace(
     shared_memory_per_block=48 << 10, shared_memory_per_block_optin=163 << 10,
     shared_memory_per_multiprocessor=164 << 10, L2_cache_size=40 << 20, gcnArchName="", is_integrated=0,
 )  # fmt: skip
-_WIDEST_FLASH = 256  # numbers of a head
 _PLACES = "cpu", "cuda", "meta", "sim"  # all of them mean the GPU
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 _lowering: list[None] = []  # one for each graph that is being lowered
@@ -269,25 +268,23 @@ def _attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """Attention as CUDA chooses its kernel (sdp_utils.cpp): flash for 16 bits without a mask, with heads filled up to a
-    multiple of eight; memory-efficient for heads of whole 16 bytes; else the formula."""
+    """Attention as the kernel that CUDA chooses; flash has heads filled up to a multiple of eight."""
     aten, rest = torch.ops.aten, {"scale": scale}
     if torch.is_autocast_enabled("cuda"):
         query, key, value = (one.to(torch.get_autocast_dtype("cuda")) for one in (query, key, value))
     if enable_gqa:
         key, value = (one.repeat_interleave(query.size(-3) // one.size(-3), -3) for one in (key, value))
-    width, value_width = query.size(-1), value.size(-1)
-    half, batched = query.dtype in (torch.float16, torch.bfloat16), query.dim() == 4
-    if batched and half and attn_mask is None and width == value_width <= _WIDEST_FLASH:
+    both = is_causal and attn_mask is not None  # PyTorch refuses it
+    kernel = attention.FORMULA if both else attention.choice(query, key, value, attn_mask, is_causal, gqa=False)
+    if kernel == attention.FORMULA:
+        plain = aten._scaled_dot_product_attention_math.default
+        return plain(query, key, value, attn_mask, dropout_p, is_causal, **rest)[0]
+    if kernel == attention.FLASH:
+        width = query.size(-1)
         query, key, value = (F.pad(one, (0, -width % 8)) if width % 8 else one for one in (query, key, value))
         rest = {"scale": width**-0.5 if scale is None else scale}
         flash = aten._scaled_dot_product_flash_attention(query, key, value, dropout_p, is_causal, False, **rest)[0]
         return flash[..., :width]
-    grain = 8 if half else 4
-    fits = (half or query.dtype is torch.float32) and not (width % grain or value_width % grain)
-    if not (batched and fits) or (is_causal and attn_mask is not None):
-        plain = aten._scaled_dot_product_attention_math.default
-        return plain(query, key, value, attn_mask, dropout_p, is_causal, **rest)[0]
     if attn_mask is not None:
         if attn_mask.dtype is torch.bool:
             attn_mask = torch.zeros_like(attn_mask, dtype=query.dtype).masked_fill(~attn_mask, -torch.inf)
