@@ -148,10 +148,8 @@ def _start(told: str, rank: str) -> None:
 
 def _finish_in_rank(wished: Wishes, session: Session) -> None:
     error = getattr(sys, "last_value", None) or sys.exception()
-    if (
-        isinstance(error, SystemExit) and error.code
-    ):  # of `torch.multiprocessing.spawn`, while it handles the error of a rank
-        error = error.__context__
+    if isinstance(error, SystemExit) and error.code:
+        error = error.__context__  # `torch.multiprocessing.spawn` ends so while it handles the error of a rank
     if error is not None:
         session.failed(error)
     status = replace(wished, folder=None).finish(session)

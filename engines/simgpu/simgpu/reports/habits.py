@@ -247,16 +247,18 @@ class HabitWatch:
         modes = [*self._modes(module, parts), *self._dropped]
         random = any(modes) if modes else None
         versions = [(weakref.ref(one), _version(one)) for one in [*given, *list(_alive(parts.parameters))[:1]]]
+        batch = _batch_of(given, results)
+        alone = batch == 1 and not self._read and not any(one.requires_grad for one in given)
         called = _Pass(
             module,
             places.place(),
             module.training,
             random,
             bool(made),
-            _batch_of(given, results),
+            batch,
             versions,
             not self._gradients,
-            None if self._read or any(one.requires_grad for one in given) else _shape_of_one(given, results),
+            given[0].shape if alone else None,
         )
         self._ask(called)
         called.before = next((one for one in self._passes if one.had_the_tensors_of(called)), None)
@@ -335,11 +337,11 @@ class HabitWatch:
         """Say which of the calls of a step got few samples: all of them, or one sample each that could be a batch."""
         largest = max((called.batch for called in used), default=0)
         calls = Counter(called.model for called in used)
-        rows = Counter((called.model, called.alone) for called in used if called.alone is not None)
+        rows: Counter[tuple[nn.Module, torch.Size | None]] = Counter((called.model, called.alone) for called in used)
         for called in used:
             looped = calls[called.model] > _LOOPED * self._backwards
-            alike = 0 if called.alone is None else rows[called.model, called.alone]
-            if looped and alike > _LOOPED * self._backwards:
+            alike = rows[called.model, called.alone]
+            if looped and called.alone is not None and alike > _LOOPED * self._backwards:
                 self._note("samples-one-by-one", called.line)
             elif called.batch and largest <= _SMALL_BATCH and not looped:
                 self._note("small-batch", called.line)
@@ -507,11 +509,6 @@ def _batch_of(given: list[torch.Tensor], results: list[torch.Tensor]) -> int:
     rows = given[0].shape[0]
     is_vector = given[0].dim() == 1 and given[0].is_floating_point()
     return 1 if is_vector and all(one.shape[:1] != (rows,) for one in results) else rows
-
-
-def _shape_of_one(given: list[torch.Tensor], results: list[torch.Tensor]) -> torch.Size | None:
-    """Return the shape of what a model got, where that is one sample."""
-    return given[0].shape if _batch_of(given, results) == 1 else None
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:
