@@ -11,9 +11,14 @@ from tests.simgpu import strategies
 from tests.simgpu.test_cluster import SLOW, WAYS, forecast, one_step, third_step
 
 
+def peak_of(step, device):
+    """Return the least peak of three steps: the thread of a message may hold its buffer after the message has ended."""
+    return min(memory.measure(step, device=device).peak_bytes for _ in range(3))
+
+
 def peak_on_rank(way, blocks):
     """Return the peak of a step on this rank, after two others."""
-    return memory.measure(third_step(way, blocks), device=rank_device()).peak_bytes
+    return peak_of(third_step(way, blocks), rank_device())
 
 
 @pytest.mark.parametrize("way", ["fsdp", *(pytest.param(way, marks=SLOW) for way in WAYS if way != "fsdp")])
@@ -31,15 +36,17 @@ def counted_twice():
     optimizer = torch.optim.AdamW(model.parameters())
     step = functools.partial(one_step, model, batch, optimizer)
     step()
-    tracker = FSDPMemTracker(model, optimizer)
-    tracker.track_inputs((batch,))
-    with tracker:
-        step()
-        tracker.reset_mod_stats()
-        step()
-    total = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
-    counted = next(size for key, size in total.items() if "Total" in str(key))
-    return memory.measure(step, device="cpu").peak_bytes, counted
+    counted = []
+    for _ in range(3):
+        tracker = FSDPMemTracker(model, optimizer)
+        tracker.track_inputs((batch,))
+        with tracker:
+            step()
+            tracker.reset_mod_stats()
+            step()
+        total = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
+        counted.append(next(size for key, size in total.items() if "Total" in str(key)))
+    return peak_of(step, torch.device("cpu")), min(counted)
 
 
 def test_measured_memory_under_fsdp_is_what_pytorchs_tracker_counts():
