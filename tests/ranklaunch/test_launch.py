@@ -596,7 +596,8 @@ def test_a_hang_in_compiled_code_that_holds_pythons_lock_is_located_and_a_rank_t
 
         ctypes.PyDLL(None).sleep(60)
 
-    error = failing(stuck, nprocs=1, timeout_s=0.3)
+    monkeypatch.setattr(run, "_SIGNAL_S", HANG_S)  # it answers to that, as soon as the machine lets it
+    error = failing(stuck, nprocs=1, timeout_s=2.0)
     assert "ctypes.PyDLL(None).sleep(60)" in str(error)
 
 
