@@ -8,18 +8,22 @@ READY := .venv/.course-ready
 LAB := .venv/.course-lab
 # A worker for each core, up to eight: each takes 2 GB with its kernel and its ranks.
 PYTEST := $(BIN)/python -m pytest --nbval -n auto --maxprocesses 8
+ENGINES := tests/simgpu tests/kernelcheck tests/ranklaunch tests/benchmarks
 
-.PHONY: lab test test-all test-mistakes test-machines test-torch card lint format record site pdf slides solutions address wheel chosen
+.PHONY: lab test test-all test-engines test-mistakes test-machines test-torch card lint format record site pdf slides solutions address wheel chosen
 
 lab: $(LAB)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
 
-test: $(READY)  ## unit tests, gates and every notebook
+test: $(READY)  ## every notebook, the tests of exercises and helpers, and the gates
 	@$(PYTEST) $(ARGS)
 
 test-all: $(READY)  ## what takes longer as well
-	@$(PYTEST) -m "slow or not slow" $(ARGS)
+	@$(PYTEST) -m "slow or not slow" notebooks tests $(ARGS)
 	@$(MAKE) test-torch
+
+test-engines: $(READY)  ## the tests of simgpu, kernelcheck and ranklaunch, and of figures; CI runs it as well
+	@$(PYTEST) $(ENGINES) $(ARGS)
 
 test-mistakes: $(READY)  ## answers to exercises that `make test` does not try; CI runs it as well
 	@$(PYTEST) -m mistakes tests/gpu_course $(ARGS)

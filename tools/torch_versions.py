@@ -37,7 +37,7 @@ def main() -> int:
         if setup.returncode:
             return setup.returncode
         python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-        tests = [str(python), "-m", "pytest", "--nbval", "-n", "2"]
+        tests = [str(python), "-m", "pytest", "--nbval", "-n", "2", "notebooks", "tests"]
         done = subprocess.run(tests, cwd=ROOT, env={**os.environ, "COURSE_DEVICE": "sim"})
         status = status or done.returncode
     return status
