@@ -57,6 +57,22 @@ def test_a_limit_is_over_after_its_seconds_or_as_the_last_resort(monkeypatch):
     assert limit.left_s() == 0 and limit.cut_short()
 
 
+@pytest.mark.parametrize("limited", [False, True])
+def test_time_in_which_the_machine_stood_still_does_not_count(monkeypatch, limited):
+    now, waits = [0.0], []
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pace, "work", lambda pid: Work(0.0, 0.0))
+
+    def event(wait_s):
+        waits.append(wait_s)
+        now[0] += wait_s + (30.0 if len(waits) == 5 else 0.9)
+
+    launched = run.LaunchRun(("cpu",), "gloo", b"", b"", 10.0)
+    monkeypatch.setattr(launched, "_event", event)
+    assert not launched._pump(lambda: False, Pace(10.0, {0: 1}, lambda: [0]) if limited else 10.0)
+    assert sum(waits) + 0.9 * (len(waits) - 1) == pytest.approx(10, abs=1) and now[0] > 39
+
+
 @linux
 def test_what_a_process_and_its_children_compute_is_seen():
     code = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ntime.sleep(60)"

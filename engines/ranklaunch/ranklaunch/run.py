@@ -34,6 +34,8 @@ _START_S = 120.0  # for the ranks to be there: fresh interpreters import torch
 _GRACE_S = 0.2  # after the first failure: what else failed, and what came first?
 _CAUSE_S = 2.0  # for the rank that failed first, where others say only that they lost it
 _ANSWER_S = 1.0  # for a rank to say where it is
+_WAIT_S = 0.1  # for the next event, before the limit is looked at
+_LATE_S = 1.0  # behind its time a waiting launcher is on no machine that runs
 _APART_S = 0.3  # between two looks at ranks that are late
 _LOOKS = 4  # after the first, at most
 _SIGNAL_S = 1.0  # for a rank to write where it is, when a signal asks it
@@ -149,10 +151,23 @@ class LaunchRun:
                 if left_s <= 0:
                     return False
                 deadline = time.monotonic() + max(left_s, 0.05)
-            with contextlib.suppress(queue.Empty):
-                self._handle(*self.events.get(timeout=min(left_s, 0.1)))
+            asked_s, wait_s = time.monotonic(), min(left_s, _WAIT_S)
+            event = self._event(wait_s)
+            late_s = time.monotonic() - asked_s - wait_s
+            if late_s > _LATE_S:  # the machine stood still, as a virtual one may: nobody had this time
+                deadline += late_s
+                if isinstance(limit, Pace):
+                    limit.begin_s += late_s
+            if event:
+                self._handle(*event)
             self.output.tick()
         return True
+
+    def _event(self, wait_s: float) -> tuple[int, str, Any] | None:
+        """Return what a rank says next, None where for so many seconds none said anything."""
+        with contextlib.suppress(queue.Empty):
+            return self.events.get(timeout=wait_s)
+        return None
 
     def _handle(self, rank: int, kind: str, value: Any) -> None:
         if kind not in ("out", "err"):
