@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from ranklaunch import RankError, launch, pace, run
 from ranklaunch.pace import Pace, Work
-from tests.waiting import compute
+from tests.waiting import HANG_S, compute
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux says for how long a thread was held up")
 
@@ -104,6 +104,7 @@ def test_a_rank_at_work_is_slow_and_no_hang():
 @linux
 def test_a_rank_whose_child_computes_or_which_computes_in_c_is_at_work(monkeypatch):
     monkeypatch.setattr(run, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(run, "_SIGNAL_S", HANG_S)
 
     def starts_a_program():
         subprocess.run([sys.executable, "-c", "while True: pass"])
