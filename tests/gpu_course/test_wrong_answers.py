@@ -28,7 +28,6 @@ EXERCISES = list(registry())
 IN_CUDA = "block_sums", "transpose"  # which need a C++ compiler
 TRIED = [e for e in EXERCISES if e.name not in IN_CUDA or not kernelcheck.why_not()]
 PLACES = devices.check_devices()
-QUICK = 2  # mistakes of each exercise that `make test` tries
 LATE = pytest.mark.slow, pytest.mark.mistakes
 COMPARED = pytest.mark.parametrize("compared", [False, pytest.param(True, marks=LATE)], ids=["alone", "compared"])
 LESSONS = {notebooks.number(path): path for path in notebooks.lessons()}
@@ -47,18 +46,17 @@ def rejected(exercise, answer):
 def wrong_answers(exercise):
     """Return each wrong answer with words of its message, and whether it is compared with the known mistakes.
 
-    The mistakes come first: other answers are compared with what each was seen to do then. One answer of each of two
-    mistakes is tried each time, of one where ranks do it, and the others by `make test-mistakes`. Of other answers it
-    is the first: to compare it with all mistakes takes ten times as long as to reject it, and is left to that command.
-    None where ranks or the simulated clock take seconds for what others do in milliseconds.
+    The mistakes come first: other answers are compared with what each was seen to do then. One mistake is tried each
+    time, the others by `make test-mistakes`. Of other answers it is the first: to compare it with all mistakes takes
+    ten times as long as to reject it, and is left to that command. None where ranks or the simulated clock take seconds
+    for what others do in milliseconds.
     """
     ranks, simulated = "ranks" in exercise.task.where, exercise.task.simulated
     named = {mistake.name: mistake for mistake in reversed(exercise.mistakes)}
     names = list(dict.fromkeys(mistake.name for mistake in exercise.mistakes))
-    quick = [id(named[name]) for name in names[: 1 if ranks else QUICK]]
     late, slow = LATE[: 1 if simulated else 2], LATE[:1]
     rows = [
-        row(mistake.name, mistake.answer, True, name=mistake.name, marks=() if id(mistake) in quick else late)
+        row(mistake.name, mistake.answer, True, name=mistake.name, marks=() if mistake is named[names[0]] else late)
         for mistake in exercise.mistakes
     ]
     for at, (phrase, answer) in enumerate(stored(exercise)):
