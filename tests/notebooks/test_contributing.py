@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from course_utils import devices
@@ -131,9 +132,44 @@ def test_every_room_and_engine_stands_on_the_page():
     assert len(page.splitlines()) <= 90
 
 
-def test_links_of_the_page_and_of_the_decisions_lead_somewhere():
-    pages = [notebooks.ROOT / "CONTRIBUTING.md", *(notebooks.ROOT / "docs").glob("*/*.md")]
-    links = [
-        (page, link) for page in pages for link in re.findall(r"\]\(([\w./-]+)\)", page.read_text(encoding="utf-8"))
-    ]
-    assert len(links) > 30 and [link for page, link in links if not (page.parent / link).exists()] == []
+LINK = re.compile(r"\]\(<?(?!https?:|mailto:)([^)\s>…]+)>?\)|(?:href|src)=\"(?!https?:|data:)([^\"]+)\"")
+ON_THE_SITE = {"../slides/index.html"}  # what the site makes, and no folder has
+FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def written(path: Path) -> str:
+    """Return the text of a page: of a notebook, that of its cells of text; without blocks of code."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".ipynb":
+        cells = nbformat.reads(text, as_version=4).cells
+        text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    return FENCED.sub("", text)
+
+
+def anchors(path: Path) -> set[str]:
+    """Return what `#…` may name in a page: its headings, as GitHub and Sphinx write them."""
+    headings = re.findall(r"^#+ (.+)$", written(path), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def dead(path: Path) -> list[str]:
+    """Return the links of a page that name no file, or no heading of it."""
+    lost = []
+    for links in LINK.findall(written(path)):
+        (link,) = filter(None, links)
+        name, _, anchor = link.partition("#")
+        target = path.parent / name if name else path
+        if link not in ON_THE_SITE and not (target.exists() and (not anchor or anchor in anchors(target))):
+            lost.append(link)
+    return lost
+
+
+def test_each_link_between_pages_and_lessons_leads_to_a_file_and_to_a_heading(tmp_path):
+    folders = [notebooks.ROOT.glob("*.md"), (notebooks.ROOT / "docs").rglob("*.md")]
+    folders += [(notebooks.ROOT / "engines").glob("*/*.md"), notebooks.lessons()]
+    pages = [page for folder in folders for page in folder]
+    assert sum(len(LINK.findall(written(page))) for page in pages) > 100
+    assert {page.name: lost for page in pages if (lost := dead(page))} == {}
+    planted = tmp_path / "page.md"
+    planted.write_text('# One `name`, two\n[a](page.md#one-name-two) [b](gone.md) [c](#three) <img src="no.svg">\n')
+    assert dead(planted) == ["gone.md", "#three", "no.svg"]
