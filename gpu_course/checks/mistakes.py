@@ -26,12 +26,15 @@ from gpu_course.checks.comparison import difference
 
 @dataclass(frozen=True)
 class Edit:
-    """The reference answer with other lines in some places: `places` has those that stand there, and the new ones."""
+    """The reference answer with other text in some places: `places` has what stands there, and what is there instead.
+
+    It is whole lines, which end in a line break, or a piece of one line.
+    """
 
     places: tuple[tuple[str, str], ...]
 
     def of(self, reference: Callable) -> Callable:
-        """Return the changed answer. Raises ValueError unless the lines of each place stand in the reference once."""
+        """Return the changed answer. Raises ValueError unless each place stands in the reference once."""
         source = self.source(reference)
         module = inspect.getmodule(reference)
         made = dict(reference.__globals__ if module is None else vars(module))
@@ -45,7 +48,9 @@ class Edit:
         source = _kept_source(reference)
         changes = []
         for old, new in self.places:
-            starts = [match.start() for match in re.finditer(f"^(?={re.escape(old)})", source, flags=re.MULTILINE)]
+            begins = "" if old and not old.endswith("\n") else "^"
+            places = re.finditer(f"{begins}(?={re.escape(old)})", source, flags=re.MULTILINE)
+            starts = [place.start() for place in places]
             if len(starts) != 1:
                 raise ValueError(f"{old!r} stands {len(starts)} times in {reference.__name__}, it must be once")
             changes.append((starts[0], old, new))
@@ -63,14 +68,18 @@ def edit(text: str) -> Edit:
         ''')
 
     Lines marked `-` become those marked `+`. Lines marked by a space stay: they say where, if that is not clear
-    from the others. A line of three dots separates places that are apart.
+    from the others. A line of three dots separates places that are apart. `~ 2 → 3` changes a piece of one line.
     """
     lines = textwrap.dedent(text).strip("\n").splitlines()
     places = []
     while lines:
         size = lines.index("...") if "..." in lines else len(lines)
         part, lines = lines[:size], lines[size + 1 :]
-        old, new = ("".join(f"{line[1:]}\n" for line in part if not line.startswith(other)) for other in ("+", "-"))
+        pieces = [line[2:].partition(" →") for line in part if line.startswith("~ ")]
+        places += [(old, new.removeprefix(" ")) for old, _, new in pieces]
+        if len(pieces) == len(part):
+            continue
+        old, new = ("".join(f"{line[1:]}\n" for line in part if line[0] not in other) for other in ("+~", "-~"))
         places.append((old, new))
     return Edit(tuple(places))
 

@@ -571,6 +571,24 @@ def test_an_edit_replaces_lines_that_stand_once(third):
             +    return -x
         """).of(twice)
     assert twice(3) == 9 and both.of(twice)(3) == 10
+    with pytest.raises(ValueError, match="stands 2 times"):
+        edit("~ x + 1 → x + 2").of(twice)
+    piece = edit("""
+        ~ 2 * x → 3 * x
+        ~  > 1 →
+        -    return x
+        +    return -x
+    """)
+    assert piece.source(twice) == edit("""
+        -    if x > 1:
+        -        x = 2 * x
+        +    if x:
+        +        x = 3 * x
+        ...
+        -    return x
+        +    return -x
+    """).source(twice)
+    assert piece.of(twice)(3) == -13
 
 
 def test_a_file_of_mistakes_has_names_reasons_and_one_answer_or_several(tmp_path, third):
@@ -589,8 +607,7 @@ def test_a_file_of_mistakes_has_names_reasons_and_one_answer_or_several(tmp_path
 
 == third: shifts: twice
 # a part
--    return x / 3
-+    return x - 3
+~ / 3 → - 3
 or
      \"\"\"Return a third of `x`.\"\"\"
 +    x = x + 3
