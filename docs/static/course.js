@@ -39,7 +39,9 @@ document.addEventListener("DOMContentLoaded", () => {
 // Whoever uses the keyboard alone can scroll what is wider than the page.
 window.addEventListener("load", () => {
   document.querySelectorAll("table, pre, div.cell_output .text_html, .explorer .picture").forEach((each) => {
-    if (each.scrollWidth > each.clientWidth) each.tabIndex = 0;
+    if (each.scrollWidth <= each.clientWidth) return;
+    each.tabIndex = 0;
+    each.classList.add("scrolls");
   });
 });
 // The theme's column on the left says to nobody what it is.

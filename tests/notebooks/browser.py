@@ -1,6 +1,6 @@
 """How does a notebook look and behave in a real JupyterLab? Headless Chromium, driven by Playwright.
 
-    python -m tests.browser notebooks/00_start_here.ipynb folder    # runs it, writes folder/00.png, 01.png, …
+    python -m tests.notebooks.browser notebooks/00_start_here.ipynb folder    # runs it, writes folder/00.png, 01.png, …
 
 Chromium comes from the system (`chromium` or `google-chrome` on the PATH).
 """

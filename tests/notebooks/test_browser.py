@@ -14,7 +14,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 import simgpu
 from gpu_course import catalogue
 from tests.notebooks import browser
-from tools import workbook
+from tools import notebooks, website, workbook
 
 NAMES = (
     "bottleneck", "buckets", "checkpointing", "choose_gpu", "collectives", "loss_scaling", "number_formats", "pace",
@@ -241,6 +241,33 @@ def test_a_static_page_shows_one_picture_and_its_words(name):
         assert pictures.count() == 1 and pictures.first.is_visible()
         assert pictures.first.evaluate("image => image.naturalWidth") > 600
         assert EXPLORERS[name].explore().caption() in page.locator(".jp-OutputArea-output").inner_text()
+
+
+CHOICES = """() => {
+    const pen = document.createElement('canvas').getContext('2d'), cut = [];
+    for (const list of document.querySelectorAll('select')) {
+        pen.font = getComputedStyle(list).font;
+        for (const option of list.options)
+            if (pen.measureText(option.text).width > list.clientWidth) cut.push(option.text);
+    }
+    return cut;
+}"""
+
+
+@pytest.mark.parametrize("width", [400, 360])
+def test_an_explorer_of_the_site_fits_a_phone_and_says_that_its_picture_is_wider(width):
+    static = notebooks.ROOT / "docs" / "static"
+    style, script = ((static / f"course.{kind}").read_text(encoding="utf-8") for kind in ("css", "js"))
+    block = website.explorer_page("pipeline", website.grid_of("pipeline")).partition("\n\n")[2].partition("\n\n")[2]
+    html = f"<style>{style} body {{ margin: 1rem }}</style><script>{script}</script>{block}"
+    with browser.static_page("") as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        page.set_content(html, wait_until="load")
+        assert page.locator("select option").count() == 4 and page.locator("input").count() == 2
+        assert page.evaluate(CHOICES) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        shown = page.evaluate("getComputedStyle(document.querySelector('.picture'), '::before').content")
+        assert "sideways" in shown
 
 
 def test_a_report_fits_a_page_of_400_pixels_and_keeps_the_names_of_its_columns(sim):
