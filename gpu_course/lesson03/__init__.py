@@ -73,50 +73,33 @@ def _(case: Case) -> None:
             got = case.call(bench.work, bench.clock, bench.synchronize, warmup, bench.repeats)
             torch.get_device_module("sim").synchronize()
         log, calls = bench.log, warmup + bench.repeats  # W: work, C: clock, S: synchronise
-        case.instead("W" not in log, "never calls `work`", "its time is what is asked for")
-        case.instead(
-            "C" not in log,
-            "never reads the `clock` that it is given",
-            "another clock knows nothing of this device's time",
-        )
-        case.instead(
-            "S" not in log,
-            "never synchronises",
-            "the call returns when the work is queued: you time the queueing alone",
-        )
-        case.instead(
-            log.count("W") == bench.repeats < calls,
-            "does not warm up",
-            "the first calls do set-up work that later calls are spared",
-        )
-        case.instead(
-            log.count("W") != calls,
-            f"calls `work` {log.count('W')} times, not warmup + repeats = {calls} times",
-            "both numbers are the caller's",
-        )
+        count = log.count("W")
+        for when, name, why in (
+            (not count, "never calls `work`", "its time is what is asked for"),
+            ("C" not in log, "never reads the `clock` that it is given",
+             "another clock knows nothing of this device's time"),
+            ("S" not in log, "never synchronises",
+             "the call returns when the work is queued: you time the queueing alone"),
+            (count == bench.repeats < calls, "does not warm up",
+             "the first calls do set-up work that later calls are spared"),
+            (count != calls, f"calls `work` {count} times, not warmup + repeats = {calls} times",
+             "both numbers are the caller's"),
+        ):  # fmt: skip
+            case.instead(when, name, why)
         expected = statistics.median(bench.alone_s[warmup:])
         if not (isinstance(got, float) and math.isclose(got, expected, rel_tol=1e-6)):
             timed = re.match(f"(?:[SC]*W){{{warmup}}}(.*)", log)[1]  # what follows the last warm-up call
-            case.instead(
-                "C" not in timed.partition("W")[0],
-                "does not read the clock before the work",
-                "a time is the difference of two readings: one before `work()`, one after it",
-            )
-            case.instead(
-                re.search("WC", timed),
-                "does not synchronise after the work",
-                "`clock` is read while the device still works: the call returned when it was queued",
-            )
-            case.instead(
-                not re.match("[SC]*SC", timed),
-                "starts the clock before the queue is empty",
-                "what was queued before, warm-up included, is billed to the first repetition",
-            )
-            case.instead(
-                re.search("W[^C]*W", timed),
-                "times all repetitions in one go",
-                "that gives their mean: one slow repetition moves it; time each, and take the median",
-            )
+            for when, name, why in (
+                ("C" not in timed.partition("W")[0], "does not read the clock before the work",
+                 "a time is the difference of two readings: one before `work()`, one after it"),
+                (re.search("WC", timed), "does not synchronise after the work",
+                 "`clock` is read while the device still works: the call returned when it was queued"),
+                (not re.match("[SC]*SC", timed), "starts the clock before the queue is empty",
+                 "what was queued before, warm-up included, is billed to the first repetition"),
+                (re.search("W[^C]*W", timed), "times all repetitions in one go",
+                 "that gives their mean: one slow repetition moves it; time each, and take the median"),
+            ):  # fmt: skip
+                case.instead(when, name, why)
         case.equal(got, expected, rtol=1e-6, atol=0, why="the median of the repetitions, each timed alone")
     for failing in (0, 1):  # an error of `work` reaches the caller
         bench = Bench(case.device, 1, (1, 1, 1))
@@ -429,9 +412,9 @@ def _(prediction, target, delta):
 def lost_share(gradients: torch.Tensor, dtype: torch.dtype, scale: float) -> float:
     """Return the share of non-zero gradients that become 0 or infinite in `dtype`."""
     stored = (gradients * scale).to(dtype)  # scaled while they still have their range
-    there = gradients != 0
-    lost = there & ((stored == 0) | stored.isinf())
-    return (lost.sum() / there.sum()).item()
+    nonzero = gradients != 0
+    lost = nonzero & ((stored == 0) | stored.isinf())
+    return (lost.sum() / nonzero.sum()).item()
 
 
 lost_share.leaves_out("there is at least one gradient, and all are numbers", "empty not_finite")

@@ -190,13 +190,13 @@ MaskedLinear.alternative(
 )
 def places(model: nn.Module) -> dict[torch.device, list[str]]:
     """Return the names of all tensors in `model`, by device."""
-    found = {}
+    by_device = {}
     for path, module in model.named_modules():
         registered = [*module.named_parameters(recurse=False), *module.named_buffers(recurse=False)]
         for name, value in [*registered, *vars(module).items()]:  # vars: what is not registered
             if isinstance(value, torch.Tensor):
-                found.setdefault(value.device, []).append(f"{path}.{name}" if path else name)
-    return found
+                by_device.setdefault(value.device, []).append(f"{path}.{name}" if path else name)
+    return by_device
 
 
 class _Scale(nn.Module):
@@ -290,12 +290,12 @@ _SPELLING = (
 
 @places.mistake("leaves out the path of plain attributes", _SPELLING)
 def _(model):
-    found = {}
+    by_device = {}
     named = [*model.named_parameters(), *model.named_buffers()]
     for name, tensor in named + [pair for module in model.modules() for pair in vars(module).items()]:
         if isinstance(tensor, torch.Tensor):
-            found.setdefault(tensor.device, []).append(name)
-    return found
+            by_device.setdefault(tensor.device, []).append(name)
+    return by_device
 
 
 @places.alternative("all that is registered in one go, with its path; a parameter under two names is listed once")
@@ -303,11 +303,11 @@ def _(model):
     named = [*model.named_parameters(), *model.named_buffers()]
     for path, module in model.named_modules():
         named += [(f"{path}.{name}".lstrip("."), value) for name, value in vars(module).items()]
-    found = {}
+    by_device = {}
     for name, value in named:
         if isinstance(value, torch.Tensor):
-            found.setdefault(value.device, []).append(name)
-    return found
+            by_device.setdefault(value.device, []).append(name)
+    return by_device
 
 
 @exercise(

@@ -69,16 +69,10 @@ def _(case: Case) -> None:
             training.followed(case)
             _a_loss(case, got, training.expected(x, y)[0])
             training.equal(case)
-            case.instead(
-                _keeps_a_graph(training.log.passes),
-                "keeps the graph of the step",
-                "a name outside holds the loss, and with it all that its backward pass needed: keep loss.detach()",
-            )
-            case.instead(
-                waits,
-                "lets the host wait for the device",
-                "print, .item(), .cpu() and synchronize() in every step keep the queue empty",
-            )
+            why = "a name outside holds the loss, and with it all that its backward pass needed: keep loss.detach()"
+            case.instead(_keeps_a_graph(training.log.passes), "keeps the graph of the step", why)
+            why = "print, .item(), .cpu() and synchronize() in every step keep the queue empty"
+            case.instead(waits, "lets the host wait for the device", why)
     for model in models():  # "train `model`", whatever it is
         x = torch.randn(3, 6, dtype=next(model.parameters()).dtype)
         model.to(case.device)
@@ -97,18 +91,11 @@ def _keeps_a_graph(passes: list) -> bool:
 
 def _a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) -> None:
     """Fail unless `got` is this loss, a detached tensor."""
-    case.instead(
-        isinstance(got, int | float),
-        "returns a Python number",
-        "to read it, the host waits for the device at every step; return the tensor",
-        got=got,
-    )
+    why = "to read it, the host waits for the device at every step; return the tensor"
+    case.instead(isinstance(got, int | float), "returns a Python number", why, got=got)
     holds = isinstance(got, torch.Tensor) and got.requires_grad
-    case.instead(
-        holds,
-        "returns a loss that still holds its graph",
-        "whoever keeps the loss then keeps all that its backward pass needs: return loss.detach()",
-    )
+    why = "whoever keeps the loss then keeps all that its backward pass needs: return loss.detach()"
+    case.instead(holds, "returns a loss that still holds its graph", why)
     case.equal(got, expected, rtol=rtol, why="it is the mean loss of the batch before the step")
 
 
@@ -296,11 +283,8 @@ def _(case: Case) -> None:
             "to read it, the host waits for the device: return the tensor",
             got=got,
         )
-        case.instead(
-            counts.host_reads or counts.copies_d2h,
-            "lets the host read values",
-            "multiply and add on the device: the host does not need the numbers",
-        )
+        why = "multiply and add on the device: the host does not need the numbers"
+        case.instead(counts.host_reads or counts.copies_d2h, "lets the host read values", why)
         case.equal(got, torch.tensor(right, device=case.device))
     for device, dtype in (
         (elsewhere(case.device), torch.float32),
@@ -380,11 +364,8 @@ def _(case: Case) -> None:
             "queued: add up on the device and read once, at the end",
         )
         copies = [one for one in case.counts.copies if one.direction == "h2d" and one.bytes in sent]
-        case.instead(
-            not all(one.non_blocking for one in copies),
-            "copies batches without non_blocking=True",
-            "from pinned memory the host need not wait",
-        )
+        why = "from pinned memory the host need not wait"
+        case.instead(not all(one.non_blocking for one in copies), "copies batches without non_blocking=True", why)
     for model in models():
         dtype = next(model.parameters()).dtype
         rows = edges.permuted(torch.randn(4, 6, dtype=dtype)), edges.sliced(torch.randn(1, 6, dtype=dtype))
@@ -457,8 +438,8 @@ def _(case: Case) -> None:
         training = Training(case.device, scale)
         for parameter in training.model.parameters():
             parameter.grad = torch.full_like(parameter, 0.5)  # somebody left them behind
-        for x, y in batches(sizes, scale=5.0):
-            x, y = x.to(case.device), y.to(case.device)
+        for batch in batches(sizes, scale=5.0):
+            x, y = (part.to(case.device) for part in batch)
             # the scaler objects to a wrong order, in words that do not say what is wrong
             with case.rather(lambda log=training.log: _scaler_in_order(case, log.text)):
                 got, waits = training.call(case, training.scaler, x, y, dtype, max_norm)
@@ -486,16 +467,10 @@ def _(case: Case) -> None:
     training = Training(case.device, scale=2.0**40)
     x, y = (part.to(case.device) for part in batches((4,))[0])
     training.call(case, training.scaler, x, y, torch.float16, 1.0)
-    case.instead(
-        training.moved().any(),
-        "steps where gradients overflow",
-        "scaler.step(optimizer) sees that they are inf and leaves the step out",
-    )
-    case.instead(
-        training.scaler.get_scale() >= 2.0**40,
-        "does not make the scale smaller after an overflow",
-        "scaler.update() does: without it every step is left out",
-    )
+    why = "scaler.step(optimizer) sees that they are inf and leaves the step out"
+    case.instead(training.moved().any(), "steps where gradients overflow", why)
+    why = "scaler.update() does: without it every step is left out"
+    case.instead(training.scaler.get_scale() >= 2.0**40, "does not make the scale smaller after an overflow", why)
     for device in (case.device, elsewhere(case.device), torch.device("cpu")):  # "`images.device.type` names the device"
         for model in models():
             if next(model.parameters()).dtype == torch.float32:
@@ -509,11 +484,8 @@ def _follows_a_mixed_step(case: Case, model: nn.Module, device: torch.device) ->
     formats: list[torch.dtype] = []
     model.register_forward_hook(lambda module, args, logits: formats.append(logits.dtype))
     follows(case, model, amp_step, scaler, images, y.to(device), torch.bfloat16, 0.5, tolerance=1e-3)
-    case.instead(
-        formats[-1] != torch.bfloat16,
-        f"computes the forward pass in {formats[-1]}, with images on {device}",
-        "`images.device.type` names the device to autocast",
-    )
+    name = f"computes the forward pass in {formats[-1]}, with images on {device}"
+    case.instead(formats[-1] != torch.bfloat16, name, "`images.device.type` names the device to autocast")
     case.equal(images, edges.on(x, device), why="the batch is the caller's")
 
 

@@ -60,18 +60,10 @@ class Log:
         """Add a forward pass of the model, or of a copy of it, and how many graphs of those before are still there."""
         kept = sum(one.graph() is not None for one in self.passes)
         layers, graph = any(module.training for module in model.layers.modules()), set()  # sets have weak references
-        self.passes.append(
-            SimpleNamespace(
-                own=model is self.model,
-                device=x.device,
-                training=model.training,
-                layers_training=layers,
-                records=logits.requires_grad,
-                dtype=logits.dtype,
-                graphs_kept=kept,
-                graph=weakref.ref(graph),
-            )
-        )
+        self.passes.append(SimpleNamespace(
+            own=model is self.model, device=x.device, training=model.training, layers_training=layers,
+            records=logits.requires_grad, dtype=logits.dtype, graphs_kept=kept, graph=weakref.ref(graph),
+        ))  # fmt: skip
         if logits.grad_fn is not None:
             logits.grad_fn.metadata["log"] = graph  # it lives as long as the graph
 
@@ -222,13 +214,8 @@ class Training:
         how = f"steps {ratio:.3g} times as far as it should" if abs(ratio - 1) > 0.01 else "steps in a wrong direction"
         expected, got = ({"layers.3.bias has moved by": one[-3:]} for one in (right, moved))
         far = not (moved - right).norm() <= tolerance * right.norm()  # or NaN
-        case.instead(
-            far,
-            f"{how}, after call {self.calls}",
-            "the gradients of the mean loss and the optimizer's learning rate and momentum make the step",
-            expected=expected,
-            got=got,
-        )
+        why = "the gradients of the mean loss and the optimizer's learning rate and momentum make the step"
+        case.instead(far, f"{how}, after call {self.calls}", why, expected=expected, got=got)
 
 
 class _Scaled(nn.Linear):

@@ -316,44 +316,23 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
     got = case.call(model, probe, case.device, modifies=True)
     case.instead(model.moved, "moves or casts the model", "it is where it belongs, and the caller goes on with it")
     size, leaks = plots.bytes_text(probe.grown_bytes), probe.grown_bytes > _NEEDED
-    case.instead(
-        probe.passes > 1,
-        "goes through the batches more than once",
-        "they may come from a generator, which gives them once",
-    )
-    case.instead(
-        leaks and not bad_ones,
-        f"leaks: {size} more are alive after each batch",
-        "a name refers to each batch, its loss or its graph: take one after the other, and keep numbers",
-    )
-    case.instead(
-        leaks,
-        f"leaks: {size} more are alive after each failing batch",
-        "a stored error refers to the calls that it went through, and so to their tensors: keep its text",
-    )
-    case.instead(
-        max(probe.alive) > 2,
-        "leaks: keeps the batches, on the CPU",
-        "there may be more of them than memory: take one after the other, and refer to none later",
-    )
+    why = "they may come from a generator, which gives them once"
+    case.instead(probe.passes > 1, "goes through the batches more than once", why)
+    why = "a name refers to each batch, its loss or its graph: take one after the other, and keep numbers"
+    case.instead(leaks and not bad_ones, f"leaks: {size} more are alive after each batch", why)
+    why = "a stored error refers to the calls that it went through, and so to their tensors: keep its text"
+    case.instead(leaks, f"leaks: {size} more are alive after each failing batch", why)
+    why = "there may be more of them than memory: take one after the other, and refer to none later"
+    case.instead(max(probe.alive) > 2, "leaks: keeps the batches, on the CPU", why)
     pair = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(one, list | tuple) for one in got)
     kinds = " and ".join(type(one).__name__ for one in got[:3]) if isinstance(got, tuple | list) else "no list"
     case.instead(not pair, f"returns {type(got).__name__} ({kinds}), expected two lists", "losses and messages")
-    case.instead(
-        any(isinstance(one, torch.Tensor) for one in got[0]),
-        "returns tensors for losses",
-        "a number refers to nothing, a tensor to memory of the device: loss.item()",
-    )
-    case.instead(
-        any(isinstance(one, BaseException) for one in got[1]),
-        "returns errors instead of their words",
-        "str(error) is the message; the error itself holds the calls it went through, with their tensors",
-    )
-    case.instead(
-        not bad_ones and got[1],
-        f"notes an error for a good batch: {got[1][0] if got[1] else ''}",
-        "the except block hides an error of the answer's own",
-    )
+    why = "a number refers to nothing, a tensor to memory of the device: loss.item()"
+    case.instead(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses", why)
+    why = "str(error) is the message; the error itself holds the calls it went through, with their tensors"
+    case.instead(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words", why)
+    why = "the except block hides an error of the answer's own"
+    case.instead(not bad_ones and got[1], f"notes an error for a good batch: {got[1][0] if got[1] else ''}", why)
     case.equal(list(got[0]), losses, rtol=1e-4, why="one mean loss for each good batch, in order")
     case.equal(list(got[1]), messages, why="str(error) for each failing batch, in order; it goes on after them")
     unchanged(case, state, model, "an evaluation changes nothing")
@@ -363,11 +342,8 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
         "an evaluation calls no backward() and clears nothing: the caller may be in the middle of a training step",
     )
     left = floor.used_bytes - before
-    case.instead(
-        left > 0,
-        f"leaves {plots.bytes_text(left)} alive",
-        "something still refers to tensors when it has returned: an attribute, a global name, a stored error",
-    )
+    why = "something still refers to tensors when it has returned: an attribute, a global name, a stored error"
+    case.instead(left > 0, f"leaves {plots.bytes_text(left)} alive", why)
 
 
 @exercise(

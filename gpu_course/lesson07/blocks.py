@@ -32,22 +32,22 @@ exercise = lesson("07")
 def run_blocks(blocks: nn.ModuleList, x: torch.Tensor, kept_bytes: list[int], limit_bytes: int) -> torch.Tensor:
     """Run the blocks within `limit_bytes`, and checkpoint as few as possible."""
     total, chosen = sum(kept_bytes), set()
-    for place in sorted(range(len(blocks)), key=lambda place: -kept_bytes[place]):
+    for index in sorted(range(len(blocks)), key=lambda index: -kept_bytes[index]):
         if total > limit_bytes:
-            total -= kept_bytes[place] - x.nbytes  # of a checkpointed block only the input stays
-            chosen.add(place)
-    for place, block in enumerate(blocks):
-        x = checkpoint(block, x, use_reentrant=False) if place in chosen else block(x)
+            total -= kept_bytes[index] - x.nbytes  # of a checkpointed block only the input stays
+            chosen.add(index)
+    for index, block in enumerate(blocks):
+        x = checkpoint(block, x, use_reentrant=False) if index in chosen else block(x)
     return x
 
 
 @run_blocks.alternative("makes a list of steps first: good where the choice is made once, for many calls")
 def _(blocks, x, kept_bytes, limit_bytes):
     steps, over = list(blocks), sum(kept_bytes) - limit_bytes
-    for kept, place in sorted(((kept, place) for place, kept in enumerate(kept_bytes)), reverse=True):
+    for kept, index in sorted(((kept, index) for index, kept in enumerate(kept_bytes)), reverse=True):
         if over > 0:
             over -= kept - x.nbytes
-            steps[place] = functools.partial(checkpoint, blocks[place], use_reentrant=False)
+            steps[index] = functools.partial(checkpoint, blocks[index], use_reentrant=False)
     for step in steps:
         x = step(x)
     return x
@@ -184,20 +184,14 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
 
 def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Tensor, wanted: list[torch.Tensor]) -> int:
     """Fail unless the gradients are as `wanted`, and return how many blocks were computed again for them."""
-    case.instead(
-        not got.requires_grad,
-        "returns a result without a graph",
-        "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none",
-    )
+    why = "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none"
+    case.instead(not got.requires_grad, "returns a result without a graph", why)
     with case.going_back(), counting.count() as counts:
         grads = _gradients(blocks, x, got)
     names = [name for name, one in (("x", x), *blocks.named_parameters()) if one.requires_grad]
     without = [name for name, grad in zip(names, grads, strict=True) if grad is None]
-    case.instead(
-        without,
-        f"gives {', '.join(without[:1])} no gradient",
-        "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)",
-    )
+    why = "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)"
+    case.instead(without, f"gives {', '.join(without[:1])} no gradient", why)
     for name, grad, right in zip(names, grads, wanted, strict=True):
         case.equal(grad, right, why=f"this is the gradient of {name}: it must be that of the plain blocks")
     return counts.by_operator["addmm"]

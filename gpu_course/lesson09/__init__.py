@@ -39,9 +39,9 @@ preload("course_utils.counting")  # the ranks of many cells use it
 )
 def global_mean(values: torch.Tensor) -> torch.Tensor:
     """Return the mean over the values of all ranks, on every rank."""
-    both = torch.stack([values.sum(), values.new_tensor(len(values))])  # a sum and a count can be added up
-    dist.all_reduce(both)
-    return both[0] / both[1]
+    sum_and_count = torch.stack([values.sum(), values.new_tensor(len(values))])  # both can be added up
+    dist.all_reduce(sum_and_count)
+    return sum_and_count[0] / sum_and_count[1]
 
 
 global_mean.leaves_out("the text says one dimension", "scalar permuted sliced")
@@ -81,11 +81,11 @@ def _(case: Case) -> None:
 global_mean.alternative(
     "shorter to read, but each all-reduce pays its own latency",
     edit("""
--    both = torch.stack([values.sum(), values.new_tensor(len(values))])  # a sum and a count can be added up
--    dist.all_reduce(both)
-+    both = values.sum(), torch.tensor(float(len(values)), device=values.device)  # a sum and a count can be added up
-+    for one in both:
-+        dist.all_reduce(one)
+-    sum_and_count = torch.stack([values.sum(), values.new_tensor(len(values))])  # both can be added up
+-    dist.all_reduce(sum_and_count)
++    sum_and_count = values.sum(), torch.tensor(float(len(values)), device=values.device)  # both can be added up
++    for number in sum_and_count:
++        dist.all_reduce(number)
     """),
 )
 
@@ -323,11 +323,11 @@ def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torc
     """Return for each epoch this rank's batches, in another order each time."""
     sampler = DistributedSampler(data)  # shuffles with one seed on all ranks, then each takes every n-th
     loader = DataLoader(data, batch_size=batch, sampler=sampler)
-    found = []
+    by_epoch = []
     for epoch in range(epochs):
         sampler.set_epoch(epoch)  # seed + epoch decide the order
-        found.append(list(loader))
-    return found
+        by_epoch.append(list(loader))
+    return by_epoch
 
 
 epoch_batches.leaves_out("rows are handed on as they are", "scalar empty permuted sliced")
@@ -354,12 +354,12 @@ def _(case: Case) -> None:
 
 @epoch_batches.alternative("what the sampler does, by hand: no workers, and the data must be a tensor")
 def by_hand(data: torch.Tensor, batch: int, epochs: int) -> list[list[torch.Tensor]]:
-    rank, n, found = dist.get_rank(), dist.get_world_size(), []
+    rank, n, by_epoch = dist.get_rank(), dist.get_world_size(), []
     for epoch in range(epochs):
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(epoch))  # the same on every rank
         order = order.repeat(n)[: -(-len(data) // n) * n]  # some again, so that all have as many
-        found.append(list(data[order[rank::n]].split(batch)))
-    return found
+        by_epoch.append(list(data[order[rank::n]].split(batch)))
+    return by_epoch
 
 
 @exercise(

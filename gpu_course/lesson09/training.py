@@ -83,11 +83,8 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         after, others, collectives = seen["after"], ranks[1 - rank]["after"], seen["call"].counts.collectives
         times = collectives["all_reduce"]
         missing = [name for name, gradient in after.items() if gradient is None]
-        case.instead(
-            len(missing) == len(after),
-            f"no parameter has a gradient on rank {rank}",
-            "the loss of what the model returned leads to them: call backward() on it, and no zero_grad() afterwards",
-        )
+        why = "the loss of what the model returned leads to them: call backward() on it, and no zero_grad() afterwards"
+        case.instead(len(missing) == len(after), f"no parameter has a gradient on rank {rank}", why)
         for when, name, why in (
             (seen["weights"], "changes the parameters", "the optimizer does that, when the gradients are complete"),
             (seen["graphs"] > 1, f"the graphs of {seen['graphs']} micro-batches are alive at once",

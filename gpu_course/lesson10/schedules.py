@@ -35,11 +35,11 @@ def write_schedule(ranks: int, micro: int) -> str:
     lines = []
     for rank in range(ranks):
         early = min(micro, ranks - 1 - rank)  # until the first gradient can be here
-        line = [f"F{at}" for at in range(early)]
-        for at in range(micro):
-            if early + at < micro:
-                line.append(f"F{early + at}")
-            line.append(f"B{at}")
+        line = [f"F{number}" for number in range(early)]
+        for number in range(micro):
+            if early + number < micro:
+                line.append(f"F{early + number}")
+            line.append(f"B{number}")
         lines.append(" ".join(line))
     return "\n".join(lines)
 
@@ -87,8 +87,8 @@ def _(case: Case) -> None:
 def by_time(ranks: int, micro: int) -> str:
     lines = []
     for rank in range(ranks):
-        forward = [(max(0, at - (ranks - 1 - rank)), 0, f"F{at}") for at in range(micro)]
-        backward = [(at, 1, f"B{at}") for at in range(micro)]
+        forward = [(max(0, number - (ranks - 1 - rank)), 0, f"F{number}") for number in range(micro)]
+        backward = [(number, 1, f"B{number}") for number in range(micro)]
         lines.append(" ".join(word for *_, word in sorted(forward + backward, key=lambda row: row[:2])))
     return "\n".join(lines)
 
@@ -112,15 +112,18 @@ def last_rank(
     """Do a line of F, I and W; return the inputs' gradients in the order of I."""
     held, sent = {}, []
     for action in line.split():
-        kind, at = action[0], int(action[1:])
+        kind, number = action[0], int(action[1:])
         if kind == "F":
-            x = inputs[at].detach().requires_grad_()
-            held[at] = x, loss_fn(stage(x), targets[at]) / len(inputs)  # so that the sum is the mean over the batch
+            x = inputs[number].detach().requires_grad_()
+            held[number] = (
+                x,
+                loss_fn(stage(x), targets[number]) / len(inputs),
+            )  # so that the sum is the mean over the batch
         elif kind == "I":
-            x, loss = held[at]
+            x, loss = held[number]
             sent += torch.autograd.grad(loss, x, retain_graph=True)  # W goes through the graph again
         else:
-            loss = held.pop(at)[1]
+            loss = held.pop(number)[1]
             weights = [p for p in stage.parameters() if p.requires_grad]
             if weights:  # backward refuses an empty list
                 loss.backward(inputs=weights)

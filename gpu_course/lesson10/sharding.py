@@ -43,12 +43,12 @@ exercise, _WHERE = lesson("10"), "real ranks on the CPU"
 )
 def gather_state(state: dict[str, torch.Tensor], total: int) -> dict[str, torch.Tensor]:
     """Return AdamW's state of all `total` numbers; `state` is this rank's part."""
-    found = {"step": state["step"].clone()}  # all ranks have counted the same steps
+    gathered = {"step": state["step"].clone()}  # all ranks have counted the same steps
     for name in ("exp_avg", "exp_avg_sq"):
         parts = [torch.empty_like(state[name]) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, state[name])
-        found[name] = torch.cat(parts)[:total]  # behind it is padding
-    return found
+        gathered[name] = torch.cat(parts)[:total]  # behind it is padding
+    return gathered
 
 
 _TOTALS = (6, 7, 1)  # on 3 ranks: no padding, some, and ranks that hold nothing else
@@ -120,10 +120,10 @@ gather_state.alternative(
     edit("""
         -        parts = [torch.empty_like(state[name]) for _ in range(dist.get_world_size())]
         -        dist.all_gather(parts, state[name])
-        -        found[name] = torch.cat(parts)[:total]  # behind it is padding
+        -        gathered[name] = torch.cat(parts)[:total]  # behind it is padding
         +        whole = state[name].new_empty(dist.get_world_size() * len(state[name]))
         +        dist.all_gather(list(whole.chunk(dist.get_world_size())), state[name])
-        +        found[name] = whole[:total]  # behind it is padding
+        +        gathered[name] = whole[:total]  # behind it is padding
     """),
 )
 
@@ -270,8 +270,8 @@ def _(case: Case) -> None:
             (not sharded, "the result is right, but not every parameter is sharded over `mesh`",
              "what is not sharded stands whole on every rank: call fully_shard on each block, then on the model"),
             (largest > 0.5, f"the result is right, but one unit holds {largest:.0%} of the model",
-             "what one call of fully_shard takes is gathered at once, and fully_shard(model) takes all that no unit has "
-             "yet: call fully_shard on each of model.blocks before"),
+             "what one call of fully_shard takes is gathered at once, and fully_shard(model) takes all that no unit "
+             "has yet: call fully_shard on each of model.blocks before"),
             (call.counts.collective_bytes["all_gather"] < 2 * blocks, "the result is right, but gathered blocks stay",
              "each is freed behind its forward pass, and gathered again for its backward pass: so fully_shard does it, "
              "unless reshard_after_forward forbids that"),

@@ -72,7 +72,7 @@ def split_attention(x: torch.Tensor, qkv: nn.Linear, out: nn.Linear, heads: int)
     x = enter(x)  # once: backward, one sum over the ranks
     weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)  # of q, of k, of v
     mine = [F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]
-    q, k, v = (one.unflatten(-1, (heads // n, -1)).transpose(1, 2) for one in mine)
+    q, k, v = (tensor.unflatten(-1, (heads // n, -1)).transpose(1, 2) for tensor in mine)
     mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
     part = F.linear(mixed, out.weight.chunk(n, dim=1)[rank])  # the columns that meet these heads
     return leave(part) + out.bias  # the bias once, behind the sum
@@ -190,7 +190,8 @@ split_attention.alternative(
     edit("""
         -    weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)  # of q, of k, of v
         -    mine = [F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]
-        +    weight, bias = (one.unflatten(0, (3, n, -1))[:, rank].flatten(0, 1) for one in (qkv.weight, qkv.bias))
+        +    whole = qkv.weight, qkv.bias
+        +    weight, bias = (tensor.unflatten(0, (3, n, -1))[:, rank].flatten(0, 1) for tensor in whole)
         +    mine = F.linear(x, weight, bias).chunk(3, dim=-1)
     """),
 )

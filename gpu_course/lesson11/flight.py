@@ -108,15 +108,15 @@ def blame(dumps: list[dict | None]) -> tuple[int, str, int]:
     def kind(entry):
         return entry and (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"])
 
-    made = {
+    calls_by_rank = {
         rank: {entry["collective_seq_id"]: entry for entry in dump["entries"] if not entry["is_p2p"]}
         for rank, dump in enumerate(dumps)
         if dump
     }
-    first = max(min(calls, default=1) for calls in made.values())  # older calls are forgotten on some rank
-    last = max(max(calls, default=1) for calls in made.values())
+    first = max(min(calls, default=1) for calls in calls_by_rank.values())  # older calls are forgotten on some rank
+    last = max(max(calls, default=1) for calls in calls_by_rank.values())
     for number in range(first, last + 1):
-        here = {rank: calls.get(number) for rank, calls in made.items()}
+        here = {rank: calls.get(number) for rank, calls in calls_by_rank.items()}
         kinds = [kind(entry) for entry in here.values()]
         usual = max(kinds, key=kinds.count)
         odd = [rank for rank, entry in here.items() if kind(entry) != usual]

@@ -342,7 +342,7 @@ def average(model: nn.Module) -> None:
     flat = torch.cat([gradient.flatten() for gradient in gradients])
     dist.all_reduce(flat)
     flat /= dist.get_world_size()
-    for gradient, part in zip(gradients, flat.split([one.numel() for one in gradients]), strict=True):
+    for gradient, part in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
         gradient.copy_(part.view_as(gradient))
 
 

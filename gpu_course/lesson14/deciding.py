@@ -55,7 +55,7 @@ def most_gained(programs: list, card: Card) -> str:
     """Return the name of the program that compiling makes most times as fast."""
 
     def seconds(kernels: tuple) -> float:
-        working = sum(max(one.nbytes / (card.gbps * 1e9), one.flops / (card.tflops * 1e12)) for one in kernels)
+        working = sum(max(kernel.nbytes / (card.gbps * 1e9), kernel.flops / (card.tflops * 1e12)) for kernel in kernels)
         launching = len(kernels) * card.launch_us * 1e-6  # the host works ahead, so the longer of both counts
         return max(working, launching)
 

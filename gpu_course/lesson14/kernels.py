@@ -30,8 +30,8 @@ def moved(operators: list, kept: list, nbytes: dict) -> tuple[int, int]:
     """Return the bytes that `operators` move one by one, and as one kernel."""
     separate = sum(nbytes[name] for inputs, output in operators for name in (*inputs, output))
     read = {name for inputs, _ in operators for name in inputs}
-    made = {output for _, output in operators}
-    fused = sum(nbytes[name] for name in (read - made) | set(kept))
+    outputs = {output for _, output in operators}
+    fused = sum(nbytes[name] for name in (read - outputs) | set(kept))
     return separate, fused
 
 
@@ -70,15 +70,15 @@ def _(case: Case) -> None:
 
 @moved.alternative("a loop follows the kernel operator by operator: longer, and you can print each step")
 def _(operators, kept, nbytes):
-    separate, fused, there = 0, 0, set()
+    separate, fused, known = 0, 0, set()
     for inputs, output in operators:
         for name in inputs:
             separate += nbytes[name]
-            if name not in there:  # from outside, for the first time
+            if name not in known:  # from outside, for the first time
                 fused += nbytes[name]
-                there.add(name)
+                known.add(name)
         separate += nbytes[output]
-        there.add(output)
+        known.add(output)
     return separate, fused + sum(nbytes[name] for name in kept)
 
 

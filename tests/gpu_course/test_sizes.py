@@ -4,7 +4,7 @@ import statistics
 
 from tests.gpu_course import sizes
 
-SITTING, USUAL = 300, 140  # lines: of one exercise, and of the one in the middle
+SITTING, USUAL = 275, 125  # lines: of one exercise, and of the one in the middle
 LARGER = {  # exercises that are larger, with lines that they may have: they may shrink, and none may join them
     "07 quarter_step": 315,
 }
