@@ -129,6 +129,75 @@ HABITS = {
             "optimizer.step()",
         ),
     ],
+    "backward-without-model": [
+        (
+            "loss.backward()\n",
+            "loss = torch.tensor(loss.item(), requires_grad=True, device='cuda'); loss.backward()\n",
+            "loss.backward()",
+        ),
+    ],
+    "layer-not-registered": [
+        (
+            "self.last = nn.Linear(512, 4)\n",
+            "self.last = [nn.Linear(512, 4).cuda()]\n",
+            "return self.last(",
+            "return self.last[0](",
+            "return self.last[0](",
+        ),
+    ],
+    "layer-never-called": [
+        ("self.drop(self.first(x).relu())", "self.first(x).relu()", "self.drop = "),
+        (
+            "self.last = nn.Linear(512, 4)\n",
+            "self.last = nn.Linear(512, 4); self.more = nn.Linear(4, 4)\n",
+            "self.more =",
+        ),
+    ],
+    "gradients-clipped-too-late": [
+        (
+            "optimizer.step()\n",
+            "optimizer.step(); nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            "clip_grad_norm_",
+        ),
+        (
+            "loss.backward()\n",
+            "nn.utils.clip_grad_norm_(model.parameters(), 1.0); loss.backward()\n",
+            "clip_grad_norm_",
+        ),
+    ],
+    "gradients-clipped-while-scaled": [
+        (
+            "optimizer.zero_grad()\n",
+            "scaler = torch.amp.GradScaler('cuda')\noptimizer.zero_grad()\n",
+            "loss.backward()\n",
+            "scaler.scale(loss).backward(); nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+            "optimizer.step()\n",
+            "scaler.step(optimizer)\n",
+            "clip_grad_norm_",
+        ),
+    ],
+    "dropout-in-evaluation": [
+        (
+            "nn.Dropout(0.1)",
+            "nn.Identity()",
+            "self.first(x).relu()",
+            "F.dropout(self.first(x), 0.1)",
+            "F.dropout(self.first(x), 0.1)",
+        ),
+    ],
+    "loss-of-all-pairs": [
+        ("F.cross_entropy(scores, y)", "(scores[:, :1] - y.float()).square().mean()", "(scores[:, :1] - y"),
+        ("F.cross_entropy(scores, y)", "(y.float() - scores[:, :1]).abs().mean()", "y.float() - scores"),
+    ],
+    "state-is-no-copy": [
+        (
+            "optimizer.step()\n",
+            "optimizer.step(); KEPT or KEPT.append(model.state_dict())\n",
+            "    return right\n",
+            "    model.load_state_dict(KEPT[0]); return right\n",
+            "KEPT.append(model.state_dict())",
+        ),
+    ],
     "training-in-evaluation-mode": [
         ("scores = model(x)\n", "model.eval(); scores = model(x)\n", "scores = model(x)"),
         (
@@ -354,6 +423,32 @@ SOUND = {
     ),
     "one row beside a batch": ("F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) + model(x[:1]).abs().sum()"),
     "a loss by a frozen model": ("scores = model(x)\n", "scores = TEACHER.requires_grad_(False)(model(x) @ BACK)\n"),
+    "a scaler, and clipped": (
+        "optimizer.zero_grad()\n", "scaler = torch.amp.GradScaler('cuda')\noptimizer.zero_grad()\n",
+        "loss.backward()\n", "scaler.scale(loss).backward()\n", "optimizer.step()\n",
+        "scaler.unscale_(optimizer); nn.utils.clip_grad_norm_(model.parameters(), 1.0)\nscaler.step(optimizer)\n",
+    ),
+    "a norm that is only measured": (
+        "optimizer.step()\n", "optimizer.step(); nn.utils.clip_grad_norm_(model.parameters(), float('inf'))\n",
+    ),
+    "a copy of an earlier state": (
+        "optimizer.step()\n",
+        "optimizer.step(); KEPT or KEPT.append({k: v.clone() for k, v in model.state_dict().items()})\n",
+        "    return right\n", "    model.load_state_dict(KEPT[0]); return right\n",
+    ),
+    "dropout that is meant": (
+        "nn.Dropout(0.1)", "nn.Identity()", "self.first(x).relu()", "F.dropout(self.first(x), 0.1, training=True)",
+    ),
+    "a layer that only training calls": (
+        "self.last = nn.Linear(512, 4)\n", "self.last = nn.Linear(512, 4); self.more = nn.Linear(16, 4)\n",
+        "        x = x\n", "        x = x + self.more(x).mean() if self.training else x\n",
+    ),
+    "a layer whose weight a function uses": (
+        "return self.last(self.drop(", "return F.linear(bias=self.last.bias, weight=self.last.weight, input=self.drop(",
+    ),
+    "columns and rows": (
+        "F.cross_entropy(scores, y)", "(y[:, None] == y).float().mul(scores[:, :1] - scores[:, 0]).square().mean()",
+    ),
     "a teacher": ("scores = model(x)\n", "scores = model(x)\nwith torch.no_grad(): wanted = TEACHER(x)\n"),
 }  # fmt: skip
 

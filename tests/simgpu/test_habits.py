@@ -84,6 +84,97 @@ for step in range(5):
     assert found == ([] if made == "early" else ["forward-not-used"])  # late, nothing uses the graph that is detached
 
 
+TWO = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+one, other = nn.Linear(32, 256).cuda(), nn.Linear(256, 1).cuda()
+of_one = torch.optim.SGD(one.parameters(), 0.1)
+of_other = torch.optim.SGD(other.parameters(), 0.1)
+data, kept, sums = torch.randn(512, 32, device="cuda"), [], {}
+loader = DataLoader(TensorDataset(torch.randn(512, 32)), batch_size=128)
+for step in range(12):
+    x = data[128 * (step % 4) : 128 * (step % 4) + 128]
+    x = x
+    of_other.zero_grad()
+    made = one(x)
+    other(made.detach()).mean().backward()
+    of_other.step()
+    of_one.zero_grad()
+    loss = nn.functional.mse_loss(other(made), x[:, :1])
+    loss.backward()
+    of_one.step()
+"""
+WITH_TWO = {  # edits, the code of the remark, and what stands in its line
+    "as it is": ((), "", ""),
+    "undetached": (("other(made.detach())", "other(one(x))"), "not-detached", "other(one(x)).mean()"),
+    "a step forgotten": (("    of_one.step()\n", ""), "optimizer-never-steps", "of_one ="),
+    "data changed": (("    x = x\n", "    x += 0.1\n"), "data-changed-again", "x += 0.1"),
+    "a copy changed": (("    x = x\n", "    x = x.clone(); x += 0.1\n"), "", ""),
+    "a state that moves on": (("    x = x\n", "    data *= 0.9; x = data\n"), "", ""),
+    "one batch of a loader": (
+        ("    x = x\n", "    x = next(iter(loader))[0].cuda()\n"), "loader-begun-anew", "next(iter(loader))",
+    ),
+    "all batches of a loader": (("    x = x\n", "    x = len(list(loader)) and x\n"), "", ""),
+    "a mean of weights with its graph": (
+        ("    of_one.step()", "    of_one.step(); sums['a'] = 0.9 * sums.get('a', 0.0) + one.bias"), "memory-grows",
+        "sums['a'] =",
+    ),
+    "a mean of weights": (
+        ("    of_one.step()", "    of_one.step(); sums['a'] = 0.9 * sums.get('a', 0.0) + one.bias.detach()"), "", "",
+    ),
+    "a part that keeps all": (
+        ("x[:, :1])", "x[:, :1].expand(128, 512))", "nn.Linear(256, 1)", "nn.Linear(256, 512)",
+         "    of_one.step()", "    of_one.step(); kept.append(loss.detach())"), "memory-grows", "kept.append",
+    ),
+    "a part that keeps itself": (
+        ("x[:, :1])", "x[:, :1].expand(128, 512))", "nn.Linear(256, 1)", "nn.Linear(256, 512)",
+         "    of_one.step()", "    of_one.step(); kept.append(loss.detach().clone())"), "", "",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WITH_TWO)
+def test_what_two_models_and_their_data_do_to_each_other_is_named(tmp_path, name):
+    edits, code, source = WITH_TWO[name]
+    text = TWO
+    for old, new in zip(edits[::2], edits[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new)
+    found = reported(text, tmp_path, "two").suspects
+    assert [one.code for one in found] == [code] * bool(code)
+    assert all(source in one.source for one in found)
+
+
+@pytest.mark.parametrize("mode", ["no_grad", "enable_grad"])
+def test_predictions_of_a_program_that_trains_nothing_need_no_gradients(tmp_path, mode):
+    text = f"""import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(8, 512), nn.Linear(512, 8)).cuda().eval()
+with torch.{mode}():
+    for batch in torch.randn(4, 64, 8, device="cuda"):
+        scores = model(batch).argmax(1)
+"""
+    (tmp_path / "predict.py").write_text(text, encoding="utf-8")
+    children.run("-m", "simgpu", "--json", "out.json", "predict.py", cwd=tmp_path)
+    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["suspects"]
+    named = [("evaluation-with-gradients", 6)] * (mode == "enable_grad")
+    assert [(one["code"], one["line"]) for one in found] == named
+
+
+def test_what_is_said_of_arguments_that_pytorch_checks_helps(tmp_path):
+    text = """import torch
+from torch import nn
+model = nn.Linear(8, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(4):
+    optimizer.zero_grad()
+    torch.distributions.Categorical(logits=model(torch.randn(64, 8, device="cuda"))).entropy().mean().backward()
+    optimizer.step()
+"""
+    (found,) = reported(text, tmp_path, "policy").suspects
+    assert (found.code, found.line) == ("host-waits", 7) and "validate_args=False" in found.text
+
+
 @pytest.mark.parametrize(("sizes", "named"), [((8, 9, 10, 11, 12, 13), True), ((8, 9) * 3, False)])
 def test_algorithms_are_tried_out_again_where_most_steps_bring_another_size(tmp_path, sizes, named):
     text = f"""import torch
@@ -158,6 +249,7 @@ def test_ranks_that_a_program_spawns_get_a_report_of_the_first_one(tmp_path):
 def test_every_code_has_a_program_or_another_test():
     elsewhere = {"copies-keep-waiting", "data-loading", "messages-keep-waiting"}  # test_report
     elsewhere |= {"ddp-bypassed", "benchmark-of-changing-sizes"}  # below
+    elsewhere |= {"optimizer-never-steps", "not-detached", "data-changed-again", "loader-begun-anew"}  # above
     assert REMARKS.keys() == HABITS.keys() | elsewhere
     assert {one.about for one in REMARKS.values()} == {"result", "time", "memory"}
 

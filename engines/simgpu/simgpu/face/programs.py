@@ -34,6 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         reads.error("which program? Give a file, or -m and the name of a package")
     if not given.package and not Path(command[0]).exists():
         sys.exit(f"python -m simgpu: can't open file {command[0]!r}: there is none")
+    if not given.package and (wrong := _is_no_program(Path(command[0]))):
+        sys.exit(f"python -m simgpu: {command[0]!r} is {wrong}")
     try:
         wished = command_line.wishes(given)
         how = {"memory": given.memory, "allocator": given.allocator, "errors": given.errors, "host": given.host}
@@ -48,6 +50,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(lambda session: sys.exit(notebooks.run(notebook, keep_going=keep_going, failed=session.failed)), wished)
     else:
         _run(lambda session: _run_program(command), wished)
+
+
+def _is_no_program(path: Path) -> str:
+    """Return why nothing can be run there, "" where that is not known; a folder may have a `__main__.py`."""
+    if path.is_dir() and not (path / "__main__.py").exists():
+        return f"a folder: name one of its programs, such as {path / 'train.py'}"
+    if path.suffix == ".py" and not path.read_bytes().strip():
+        return "an empty file"
+    return ""
 
 
 def _run_program(command: list[str]) -> None:
@@ -74,7 +85,7 @@ def _run_in(program: Callable[[command_line.Session], None], wished: command_lin
     try:
         program(session)
     except Exception as error:
-        error.__traceback__ = _of_program(error.__traceback__)
+        error.__traceback__ = _of_program(error)
         session.failed(error)
         wished.finish(session)
         sys.excepthook(type(error), error, error.__traceback__)
@@ -91,12 +102,16 @@ def _run_in(program: Callable[[command_line.Session], None], wished: command_lin
     sys.exit(wished.finish(session))
 
 
-def _of_program(trace: TracebackType | None) -> TracebackType | None:
-    """Return the part of a traceback below this module and `runpy`; the whole where there is none."""
-    ours, entry = {__file__, runpy.__file__}, trace
+def _of_program(error: Exception) -> TracebackType | None:
+    """Return the part of a traceback below this module and `runpy`; the whole where there is none.
+
+    The message of a program that Python cannot read names the line, and needs no more.
+    """
+    ours, trace = {__file__, runpy.__file__}, error.__traceback__
+    entry = trace
     while entry is not None:
         file = entry.tb_frame.f_code.co_filename
         if file not in ours and not file.startswith("<frozen runpy"):
             return entry
         entry = entry.tb_next
-    return trace
+    return None if isinstance(error, SyntaxError) else trace

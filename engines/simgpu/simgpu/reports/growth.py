@@ -5,6 +5,7 @@ import gc
 import linecache
 import sys
 import weakref
+from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -14,8 +15,10 @@ from typing import Any
 import torch
 
 from simgpu.clock.lines import Line
+from simgpu.device.readings import values_of
+from simgpu.device.tensor import SimTensor
 from simgpu.ground import places
-from simgpu.ground.nodes import graph_nodes
+from simgpu.ground.nodes import graph_nodes, is_leaf
 from simgpu.reports.holdings import MADE, Held, Holdings
 
 _MOST_NODES = 200_000  # of graphs that are walked
@@ -29,20 +32,19 @@ class Growth(Line):
 
     The line is the one that keeps a value, such as `losses.append(loss)`, where that was found, else the one that
     makes it: `made_at`. `held_by` is what refers to the value, such as "losses (a list of 12)", "" where nothing does;
-    `graph`, whether the value has the graph that a backward pass would go through.
+    `graph`, whether the value has the graph that a backward pass would go through; `part`, whether it is a part of the
+    memory that it keeps, as the mean that `mse_loss` returns.
     """
 
     bytes_per_step: int = 0
     held_by: str = ""
     made_at: Line = field(default_factory=Line)
     graph: bool = False
+    part: bool = False
 
 
-@dataclass(frozen=True)
 class Mark:
-    """What stands in a graph, and is gone when the graph is: the step that made it."""
-
-    step: int
+    """What stands in a graph, and is gone when the graph is."""
 
 
 class GrowthWatch:
@@ -51,20 +53,20 @@ class GrowthWatch:
     def __init__(self, holdings: Holdings) -> None:
         self.found: list[Growth] = []
         self._holdings = holdings
-        self._marks: list[weakref.ref[Mark]] = []
+        self._numbers: list[int] = []  # of the first node of autograd after each step
         self._ends: list[int] = []  # bytes alive at the last ends of steps
         self._next = _LOOKED_AFTER
 
     def mark(self, node: Any) -> "weakref.ref[Mark] | None":
-        """Put the number of the step into a graph, and return a reference that is alive as long as the graph is."""
+        """Put a mark into a graph, and return a reference that is alive as long as the graph is."""
         if node is None:
             return None
-        node.metadata[__name__] = mark = Mark(self._holdings.step)
-        self._marks.append(weakref.ref(mark))
-        return self._marks[-1]
+        node.metadata[__name__] = mark = Mark()
+        return weakref.ref(mark)
 
     def step(self, number: int) -> None:
         """Step `number`, from 1, has ended."""
+        self._numbers.append(torch.autograd._get_sequence_nr())
         if number > self._next - 3:
             self._ends = [*self._ends[-2:], self._holdings.made_bytes()]
         if number < self._next:
@@ -74,23 +76,30 @@ class GrowthWatch:
         if first < second < third:
             self.found = self._look((third - first) // 2)
         else:
-            self._marks = [mark for mark in self._marks if mark() is not None]
-            steps = {mark.step for mark in (reference() for reference in self._marks) if mark is not None}
-            self.found = self._look(0) if len(steps) > _SEVERAL else []
+            self.found = self._look(0)
 
     def _look(self, bytes_per_step: int) -> list[Growth]:
         """Return the lines that made what keeps memory of earlier steps alive, first that of most values.
 
         Where no memory grows, that is a value whose graph reaches back over several steps, such as a sum of losses.
         """
-        kept = _kept_with_graphs(self._holdings, until=self._holdings.step + (not bytes_per_step))
+        kept = _roots(_kept(self._holdings, until=self._holdings.step + (not bytes_per_step)))
         if not bytes_per_step:
-            kept = [pair for pair in kept if _steps_of(pair[0].grad_fn) >= _SEVERAL]
+            kept = [pair for pair in kept if self._steps_of(pair[0].grad_fn) >= _SEVERAL]
             if not kept:
                 return []
         lines = Counter(held.line for _, held in kept) if kept else self._lines_of_several_steps()
+        if not kept and lines:
+            kept = _kept(self._holdings, until=self._holdings.step, graphs=False)
         last = {held.line: tensor for tensor, held in kept}
         return [_growth(line, bytes_per_step, last.get(line)) for line, _ in lines.most_common(3)]
+
+    def _steps_of(self, graph: Any) -> int:
+        """Return of how many steps a graph has parts; 0 where threads, which count their nodes apart, made some."""
+        nodes = [node for node in graph_nodes([graph], most=_MOST_NODES) if not is_leaf(node)]
+        if any(node.name().startswith("Gather") for node in nodes):
+            return 0
+        return len({bisect_right(self._numbers, node._sequence_nr()) for node in nodes})
 
     def _lines_of_several_steps(self) -> Counter[str]:
         """Return the bytes of earlier steps by the line that made them, of lines that keep those of two at least."""
@@ -106,22 +115,24 @@ class GrowthWatch:
 def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None) -> Growth:
     made = Line.of(line)
     holder = None if tensor is None else _holder(tensor)
+    graph = tensor is not None and tensor.grad_fn is not None
+    part = tensor is not None and 2 * tensor.nbytes < values_of(tensor).untyped_storage().nbytes()
     if holder is None:
-        return Growth(*made.parts, bytes_per_step, "", made, tensor is not None)
+        return Growth(*made.parts, bytes_per_step, "", made, graph, part)
     keeping_line = _line_that_keeps(holder) or made
-    return Growth(*keeping_line.parts, bytes_per_step, holder.text, made, graph=True)
+    return Growth(*keeping_line.parts, bytes_per_step, holder.text, made, graph, part)
 
 
-def _kept_with_graphs(holdings: Holdings, until: int) -> list[tuple[torch.Tensor, Held]]:
-    """Return the tensors of steps before `until` that Python still holds and that have a graph, the newest last."""
+def _kept(holdings: Holdings, until: int, graphs: bool = True) -> list[tuple[torch.Tensor, Held]]:
+    """Return the tensors of steps before `until` that Python still holds, those with `graphs` or those without."""
     kept = []
     for candidate in gc.get_objects():
-        if issubclass(type(candidate), torch.Tensor) and not candidate.is_leaf:
+        if issubclass(type(candidate), SimTensor) and (candidate.grad_fn is not None) is graphs:
             held = holdings.held(candidate)
             # what was there before the recording has no line
             if held is not None and held.line and held.step < until and held.owner in MADE:
                 kept.append((candidate, held))
-    return sorted(_roots(kept), key=lambda pair: pair[1].born)
+    return sorted(kept, key=lambda pair: pair[1].born)
 
 
 def _roots(kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
@@ -129,12 +140,6 @@ def _roots(kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, He
     graphs = [tensor.grad_fn for tensor, _ in kept if tensor.grad_fn is not None]
     inner = set(graph_nodes((below for graph in graphs for below, _ in graph.next_functions), most=_MOST_NODES))
     return [pair for pair in kept if pair[0].grad_fn not in inner]
-
-
-def _steps_of(graph: Any) -> int:
-    """Return of how many steps a graph has parts."""
-    marks = (node.metadata.get(__name__) for node in graph_nodes([graph], most=_MOST_NODES))
-    return len({mark.step for mark in marks if mark is not None})
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,12 @@ Nothing is judged from the program's text: a habit is what PyTorch is asked to d
 
 import functools
 import gc
+import sys
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any, TypeVar
 
 import torch
@@ -22,7 +24,11 @@ from simgpu.device.readings import values_of
 from simgpu.ground import places
 from simgpu.ground.replacements import Replacements
 from simgpu.reports.calls import watched
+from simgpu.reports.clipping import ClipWatch
+from simgpu.reports.copies import CopyWatch
 from simgpu.reports.growth import GrowthWatch, Mark
+from simgpu.reports.layers import LayerWatch
+from simgpu.reports.losses import LossWatch
 from simgpu.reports.remarks import Suspect, remark
 from simgpu.reports.upkeep import UpkeepWatch
 
@@ -31,21 +37,31 @@ _FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
 _SELDOM = 10  # steps, of which one may make a picture or a sample
 _LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
 _SMALL_BATCH = 8
+_MOST_PASSES = 256  # calls of models between two steps that are looked at: a program may make none
 _LOOPED = 4  # calls of a model for one backward pass: with more, a loop over time or an environment sets the batch
 _VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "ToCopyBackward")
 _EACH_STEP = {  # what is a habit only if most steps have it
     "cache-emptied-in-each-step", "synchronised-in-each-step", "garbage-collected-in-each-step", "seed-in-each-step",
     "moved-in-each-step", "host-tensor-in-forward", "double-precision", "small-batch", "gradients-thrown-away",
     "gradients-not-used", "samples-one-by-one", "saved-in-each-step", "graph-kept-for-nothing",
-    "benchmark-of-changing-sizes",
+    "benchmark-of-changing-sizes", "gradients-clipped-too-late", "gradients-clipped-while-scaled", "not-detached",
+    "loader-begun-anew", "loss-of-all-pairs",
 }  # fmt: skip
 _TWICE = {
+    "backward-without-model",
+    "layer-not-registered",
     "gradients-never-cleared",
     "gradients-cleared-too-early",
     "optimizer-of-other-parameters",
     "forward-repeated",
     "float16-without-scaler",
     "ddp-bypassed",
+}
+_SAID_BY = {  # remarks that another one explains
+    "optimizer-of-other-parameters": ("gradients-not-used", "not-detached"),
+    "optimizer-never-steps": ("not-detached",),
+    "backward-without-model": ("optimizer-of-other-parameters", "forward-not-used"),
+    "layer-not-registered": ("optimizer-of-other-parameters",),
 }
 
 
@@ -62,16 +78,32 @@ class _Pass:
     given: list[tuple["weakref.ref[torch.Tensor]", int]]  # its inputs and a parameter, with their versions
     early: bool  # before any optimizer's step: perhaps a trial of shapes
     alone: torch.Size | None  # the shape of its input: one sample, which no other pass and no value read has made
+    fed: bool  # whether a backward pass goes on through its input
     graph: "weakref.ref[Mark] | None" = None  # alive as long as its graph is
     before: "_Pass | None" = None  # one that had the same tensors
     used: bool = False
     judged: int = 0  # how often it was looked at
 
+    @property
+    def weight(self) -> "weakref.ref[torch.Tensor]":
+        """A parameter of the model."""
+        return self.given[-1][0]
+
+    @property
+    def is_untouched(self) -> bool:
+        """Whether the model's weights are as they were."""
+        weight, version = self.given[-1][0](), self.given[-1][1]
+        return weight is not None and _version(weight) == version
+
+    @property
+    def is_left(self) -> bool:
+        """Whether a backward pass has gone as far as to the model's weights, and for their sake, and no step since."""
+        weight = self.weight()
+        return self.used and not self.fed and weight is not None and weight.grad is not None and self.is_untouched
+
     def gets_gradients(self, parts: "_Parts") -> bool:
         """Return whether a backward pass has left gradients in the model, whose weights are as they were."""
-        weight, version = self.given[-1][0](), self.given[-1][1]
-        unchanged = weight is not None and _version(weight) == version
-        return unchanged and any(one.grad is not None for one in _alive(parts.parameters))
+        return self.is_untouched and any(one.grad is not None for one in _alive(parts.parameters))
 
     @property
     def may_be_used(self) -> bool:
@@ -156,11 +188,14 @@ class HabitWatch:
         self._steps: dict[tuple[str, str], set[int]] = defaultdict(set)  # by code and line
         self.models_moved: Counter[str] = Counter()  # how often, by line
         self.must_read: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure
+        self.checking: set[str] = set()  # lines that wait since PyTorch checks the arguments of a distribution
         self._stack: list[nn.Module] = []
         self._inputs: object = ()  # of the model that runs
         self._dropped: list[bool] = []  # whether calls of `dropout` by it, not by layers, drop
         self._passes: list[_Pass] = []
         self._untrained: list[_Pass] = []  # of models that no optimizer trains
+        self._closure = False  # whether an optimizer makes a step that has one
+        self._left: list[_Pass] = []  # of earlier steps, whose gradients no optimizer has used
         self._trained = WeakIdKeyDictionary()  # parameters that an optimizer changes
         self._gradients: dict[int, _Gradients] = {}  # by the identity of an optimizer
         self._backward = self._cleared = ""  # lines, since the last step of an optimizer
@@ -180,6 +215,9 @@ class HabitWatch:
         put.put(state.world, sent=self._copied)
         put.put(state.world.clock, wait_until=watched(state.world.clock.wait_until, self._on_wait))
         self.upkeep = UpkeepWatch(put, self._note)
+        self._layers = LayerWatch(self._note, self._trained, _tells_modes_apart)
+        self._clips, self._losses = ClipWatch(put, self._note), LossWatch(put, self._note)
+        self._copies = CopyWatch(put, self._note, self._trained)
         passes = watched(torch.autograd.backward, self._on_backward, self._after_backward)
         put.put(torch.autograd, backward=passes)
         for owner in (torch.optim.Optimizer, nn.Module):
@@ -192,6 +230,8 @@ class HabitWatch:
         of_two = nn.functional.binary_cross_entropy_with_logits
         put.put(nn.functional, binary_cross_entropy_with_logits=watched(of_two, self._on_squashed))
         put.put(nn.functional, dropout=watched(nn.functional.dropout, self._on_dropout))
+        attention = nn.functional.scaled_dot_product_attention
+        put.put(nn.functional, scaled_dot_product_attention=watched(attention, self._on_attention))
         put.put(DataLoader, __init__=watched(DataLoader.__init__, self._on_loader))
         put.put(gc, collect=self._noting(gc.collect, "garbage-collected-in-each-step"))
         put.put(torch.amp.GradScaler, step=watched(torch.amp.GradScaler.step, self._on_scaled_step))
@@ -205,8 +245,12 @@ class HabitWatch:
         """Return the habits seen until now: those about results first."""
         self._judge()
         remarks = [remark(code, line) for (code, line), seen in self._steps.items() if self._is_habit(code, seen)]
-        if any(one.code == "optimizer-of-other-parameters" for one in remarks):  # which says why nobody uses them
-            remarks = [one for one in remarks if one.code != "gradients-not-used"]
+        remarks += [remark("layer-never-called", line) for line in self._layers.never_called()]
+        if self.step >= _SELDOM:
+            remarks += [remark("optimizer-never-steps", line) for line in self.upkeep.never_stepped()]
+        codes = {one.code for one in remarks}
+        left_out = {code for reason, others in _SAID_BY.items() if reason in codes for code in others}
+        remarks = [one for one in remarks if one.code not in left_out]
         return sorted(remarks, key=lambda one: one.about != "result")
 
     def _is_habit(self, code: str, steps: set[int]) -> bool:
@@ -227,6 +271,7 @@ class HabitWatch:
         if not self._stack:
             self._inputs, self._dropped = (args, kwargs), []
         self.upkeep.before_forward(module, args)
+        self._layers.before_forward(module, self._stack[0] if self._stack else None)
         self._stack.append(module)
 
     def after_forward(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
@@ -247,7 +292,11 @@ class HabitWatch:
         modes = [*self._modes(module, parts), *self._dropped]
         random = any(modes) if modes else None
         versions = [(weakref.ref(one), _version(one)) for one in [*given, *list(_alive(parts.parameters))[:1]]]
-        batch = _batch_of(given, results)
+        self._losses.samples = batch = _batch_of(given, results)
+        if given and given[0].is_leaf and given[0].requires_grad:
+            batch = 0  # what is trained may be one picture
+        for one in given:
+            self._copies.given(one)
         alone = batch == 1 and not self._read and not any(one.requires_grad for one in given)
         called = _Pass(
             module,
@@ -259,10 +308,11 @@ class HabitWatch:
             versions,
             not self._gradients,
             given[0].shape if alone else None,
+            any(one.requires_grad for one in given),
         )
         self._ask(called)
         called.before = next((one for one in self._passes if one.had_the_tensors_of(called)), None)
-        self._passes.append(called)
+        self._passes = [*self._passes[-_MOST_PASSES:], called]
         for output in made:
             output.register_hook(lambda gradient: setattr(called, "used", True))
         for output in made[:1]:
@@ -289,9 +339,10 @@ class HabitWatch:
             self._asked |= self._read | self._answered
         self._read, self._answered = set(), set()
 
-    def registered(self, *what: object) -> None:
+    def registered(self, owner: nn.Module, name: str, part: object) -> None:
         """A module got a part: what was known of the parts of modules may be no longer so."""
         self._parts.clear()
+        self._layers.registered(owner, name, part)
 
     def _parts_of(self, module: nn.Module) -> _Parts:
         if module not in self._parts:
@@ -322,6 +373,7 @@ class HabitWatch:
             elif not called.recorded and trained and called.random and called.training:
                 self._note("evaluation-in-training-mode", called.line)
         self._judge_batches(used)
+        self._left = [called for called in [*self._left, *self._passes] if called.is_left]
         self._passes = [called for called in self._passes if called.may_be_used]
 
     def _judge_used(self, called: _Pass, trained: bool) -> None:
@@ -349,8 +401,10 @@ class HabitWatch:
     # ---- optimizers ---------------------------------------------------------------------------------------------
     def before_step(self, optimizer: torch.optim.Optimizer, closure: bool) -> None:
         """An optimizer's step begins, with a `closure` or without."""
+        self._closure = closure
         if closure:
             self.must_read.add(places.place())
+        self._layers.before_step(optimizer)
         parameters = _parameters_of(optimizer)
         known = self._gradients.get(id(optimizer))
         if known is None:
@@ -379,14 +433,28 @@ class HabitWatch:
         """An optimizer's step has ended."""
         self._gradients[id(optimizer)].came = self._gradients[id(optimizer)].clear = False
         self._backward = self._cleared = self._clearing = ""
-        self._thrown_away = None
+        self._thrown_away, self._closure = None, False
         self.upkeep.after_step(optimizer)
+        self._clips.after_step(optimizer)
 
     def finish(self, whole: bool = True) -> None:
         """The program has ended; not `whole`: in the midst of its work, which might have used its results later."""
         if not whole:
             self._passes = [called for called in self._passes if called.used or not called.recorded]
+        elif not self._gradients and not self.upkeep.graphs_used:
+            self._judge_inference()
         self._judge(last=True)
+
+    def _judge_inference(self) -> None:
+        """Say what is amiss with calls of models in a program that has trained none and asked for no gradient."""
+        lines = Counter(called.line for called in self._passes)
+        for called in self._passes:
+            if lines[called.line] < _FEW_STEPS:
+                continue
+            if called.recorded and not called.training:
+                self._note("evaluation-with-gradients", called.line)
+            elif called.random and called.training and not called.recorded:
+                self._note("evaluation-in-training-mode", called.line)
 
     def end_step(self) -> None:
         """A step of the program has ended."""
@@ -394,6 +462,8 @@ class HabitWatch:
         self._backwards = 0
         self._asked.clear()
         self.upkeep.end_step()
+        self._copies.end_step()
+        self._layers.end_step()
         self.step += 1
 
     # ---- calls that are watched ---------------------------------------------------------------------------------
@@ -416,6 +486,7 @@ class HabitWatch:
         self._backward, self._cleared = places.place(), ""
         self._backwards += 1
         self.upkeep.on_backward(*args, **kwargs)
+        self._losses.on_backward(*args[:1])
         self.must_read |= self._asked
         self._read, self._answered = set(), set()
         if self._thrown_away is not None and self._thrown_away.is_made_again(self._backward):
@@ -428,13 +499,22 @@ class HabitWatch:
             self._note("backward-under-autocast")
 
     def _on_clear(self, owner: torch.optim.Optimizer | nn.Module, *args: Any, **kwargs: Any) -> None:
-        if not self._backward:
-            return
-        self._cleared = places.place()
-        if isinstance(owner, nn.Module):
-            self._thrown_away = _ThrownAway.of(self._backward, owner.parameters())
-        else:
-            self._thrown_away = _ThrownAway.of(self._backward, _parameters_of(owner))
+        parameters = list(owner.parameters()) if isinstance(owner, nn.Module) else _parameters_of(owner)
+        if isinstance(owner, torch.optim.Optimizer):
+            self.upkeep.on_clear(owner, any(one.grad is not None for one in parameters))
+        if self._backward:
+            self._cleared = places.place()
+            self._thrown_away = _ThrownAway.of(self._backward, parameters)
+        elif not self._closure:  # which an optimizer calls as often as it likes
+            self._look_at_left(parameters)
+
+    def _look_at_left(self, cleared: list[nn.Parameter]) -> None:
+        """Name calls that need not be in the graph: others made a step since, and theirs are cleared without one."""
+        known = set(map(id, cleared))
+        for called in [*self._left, *self._passes]:
+            if id(called.weight()) in known and called.is_left:
+                self._note("not-detached", called.line)
+        self._left = [called for called in self._left if id(called.weight()) not in known]
 
     def _on_move(self, *args: Any, **kwargs: Any) -> None:
         self.models_moved[places.place()] += 1
@@ -456,6 +536,8 @@ class HabitWatch:
     def _on_wait(self, when_ns: int, reason: str) -> None:
         if "D2H" in reason:
             self._read.add(places.place())
+            if _asks().startswith("torch.distributions"):
+                self.checking.add(places.place())
 
     def _on_seed(self, seed: int) -> None:
         line = places.place()
@@ -466,9 +548,18 @@ class HabitWatch:
     def _on_scaled_step(self, *args: Any, **kwargs: Any) -> None:
         self.must_read.add(places.place())
 
-    def _on_dropout(self, input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> None:
+    def _on_dropout(
+        self, input: torch.Tensor, p: float = 0.5, training: bool | None = None, inplace: bool = False
+    ) -> None:
+        """Dropout is asked of the function; who leaves `training` out has it in evaluation too."""
         if self._stack and p > 0 and not isinstance(self._stack[-1], nn.modules.dropout._DropoutNd):
-            self._dropped.append(training)
+            self._dropped.append(training is not False)
+            self._layers.drops_by_function = True
+            if training is None and not self._stack[-1].training:
+                self._note("dropout-in-evaluation")
+
+    def _on_attention(self, *args: Any, **kwargs: Any) -> None:
+        self._layers.drops_by_function |= bool(kwargs.get("dropout_p", args[4] if len(args) > 4 else 0.0))
 
     def _on_loader(self, loader: DataLoader[Any], dataset: Any, *args: Any, **kwargs: Any) -> None:
         """A loader is built: anew where it has the data of the one before, for the same optimizers.
@@ -493,6 +584,7 @@ class HabitWatch:
             return
         if self._read:
             self._answered.add(places.place())
+        self._copies.given(source)
         version = _version(source)
         if self._sent.get(source) == (version, self.step - 1):
             self._note("moved-in-each-step")
@@ -509,6 +601,14 @@ def _batch_of(given: list[torch.Tensor], results: list[torch.Tensor]) -> int:
     rows = given[0].shape[0]
     is_vector = given[0].dim() == 1 and given[0].is_floating_point()
     return 1 if is_vector and all(one.shape[:1] != (rows,) for one in results) else rows
+
+
+def _asks() -> str:
+    """Return the name of the module that has called what stands in simgpu."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("simgpu."):
+        frame = frame.f_back
+    return "" if frame is None else frame.f_globals.get("__name__", "")
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[nn.Parameter]:

@@ -37,6 +37,35 @@ REMARKS: dict[str, Remark] = {
         "Parameters of this optimizer get no gradient: the model that is trained, or a part of it, is not the one that "
         "it was made for. Make the optimizer last, from the parameters of the model that you train.",
     ),
+    "optimizer-never-steps": Remark(
+        "result",
+        "Backward passes made gradients for this optimizer, and `zero_grad()` cleared them, but its `step()` was never "
+        "called, so its parameters have not changed. Call `step()` after `backward()`.",
+    ),
+    "backward-without-model": Remark(
+        "result",
+        "This backward pass begins at a tensor that was made of a number, such as by `torch.tensor(loss)`, so no "
+        "gradient reaches a model. Compute the loss from the model's result, by operations that have gradients.",
+    ),
+    "layer-not-registered": Remark(
+        "result",
+        "This layer gets gradients, but it is no part of its model, and no optimizer has its parameters: a list or a "
+        "dict of Python hides it. Keep such layers in an `nn.ModuleList`, an `nn.ModuleDict` or an attribute.",
+    ),
+    "layer-never-called": Remark(
+        "result",
+        "Nothing has called this layer in these steps, so it does nothing. Call it in `forward`, or take it out.",
+    ),
+    "gradients-clipped-too-late": Remark(
+        "result",
+        "This clips gradients when a step has used them already, or none has come, so it limits nothing. Clip them "
+        "between `backward()` and `step()`.",
+    ),
+    "gradients-clipped-while-scaled": Remark(
+        "result",
+        "The gradients are still multiplied by the scaler's factor, so that nearly all of them are clipped. Call "
+        "`scaler.unscale_(optimizer)` before this line.",
+    ),
     "training-in-evaluation-mode": Remark(
         "result",
         "The model is trained in evaluation mode: dropout is off, and batch norm learns nothing. Call `model.train()` "
@@ -46,6 +75,16 @@ REMARKS: dict[str, Remark] = {
         "result",
         "The model is evaluated in training mode: dropout is on, and batch norm learns from these data. Call "
         "`model.eval()` before, and `model.train()` afterwards.",
+    ),
+    "dropout-in-evaluation": Remark(
+        "result",
+        "`F.dropout` drops in evaluation too, unless it is told the mode. Add `training=self.training`, or use a layer "
+        "`nn.Dropout`.",
+    ),
+    "loss-of-all-pairs": Remark(
+        "result",
+        "One of these has the shape (N, 1) and the other one (N,), so each result is compared with all N numbers that "
+        "are wanted. Give both the same shape, as by `.squeeze(1)`.",
     ),
     "softmax-before-cross-entropy": Remark(
         "result",
@@ -77,6 +116,16 @@ REMARKS: dict[str, Remark] = {
         "This calls the model inside of DistributedDataParallel, so no gradients are averaged and each rank trains a "
         "model of its own. Call the wrapper.",
     ),
+    "state-is-no-copy": Remark(
+        "result",
+        "`state_dict()` holds the weights themselves, and later steps have changed them, so this keeps no earlier "
+        "state. Write `copy.deepcopy(model.state_dict())`.",
+    ),
+    "data-changed-again": Remark(
+        "result",
+        "This changes the data in place, and in each epoch once more what the epoch before has left. Write "
+        "`x = x + noise`, which makes a new tensor, or change a `.clone()`.",
+    ),
     "epoch-not-set": Remark(
         "result",
         "The sampler gives the order of the epoch before. Call `sampler.set_epoch(epoch)` before each epoch.",
@@ -104,6 +153,11 @@ REMARKS: dict[str, Remark] = {
         "time",
         "The backward pass computes gradients of this model's weights, and no optimizer uses them. Write "
         "`with torch.no_grad():` around a teacher, or call `requires_grad_(False)` of the model once.",
+    ),
+    "not-detached": Remark(
+        "time",
+        "A backward pass goes on through this call, and the gradients that it makes here are cleared before any step "
+        "uses them. Where only another model learns from the result, put `.detach()` behind it.",
     ),
     "evaluation-with-gradients": Remark(
         "time",
@@ -152,6 +206,11 @@ REMARKS: dict[str, Remark] = {
         "time",
         "This builds the DataLoader anew again and again, and starts its workers each time. Build it once, before the "
         "loop.",
+    ),
+    "loader-begun-anew": Remark(
+        "time",
+        "This begins the loader anew for each batch: it shuffles all samples, starts its workers, and most samples may "
+        "never come. Write `for batch in loader:`, or keep one iterator until it ends.",
     ),
     "double-precision": Remark(
         "time",

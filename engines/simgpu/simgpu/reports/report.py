@@ -99,6 +99,7 @@ class Values:
     real: float
     basis: Basis = field(repr=False)
     must_read: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # lines that have to wait
+    checking: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # of arguments, by PyTorch
     price: float | None = None
     run_steps: int | None = None
 
@@ -139,7 +140,8 @@ class Values:
         seconds = {row.parts: row.seconds for row in self.waits}
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
         named = {one.parts for one in habits}
-        waits = [_suspected(row, self.step_time) for row in self.waits if self._is_worth(row, named)]
+        worth = [row for row in self.waits if self._is_worth(row, named)]
+        waits = [_suspected(row, self.step_time, row.parts in self.checking) for row in worth]
         grown = [
             Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one), "memory-grows")
             for one in self.growth
@@ -203,7 +205,7 @@ class Values:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
-        left_out = ("basis", "gpu", "evidence", "must_read")
+        left_out = ("basis", "gpu", "evidence", "must_read", "checking")
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("used", "fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}
@@ -239,11 +241,15 @@ def _grows(growth: Growth) -> str:
         return f"{said}The graph stays as well, without the activations, which `backward()` has freed. {instead}."
     if growth.graph:
         return f"{said}{instead}: a tensor with a graph keeps all activations of its step."
+    if growth.part:
+        return f"{said}It is a part of a larger memory, which stays whole. Keep a number (`.item()`) or a `.clone()`."
     return f"{said}Drop what you no longer need."
 
 
 _ADVICE = {
     "wait": "After that the GPU has nothing to do until the host launches again. Read the value less often, or later.",
+    "check": "PyTorch reads the arguments of this distribution to check them. Once the program is right, write "
+    "`validate_args=False`, or call `torch.distributions.Distribution.set_default_validate_args(False)`.",
     "message": "Messages between ranks hide behind computation where batches are larger, or buckets begin earlier.",
     "data loading": "Prepare batches ahead: more workers, less work for each sample.",
     "copy": "Copy larger pieces, from pinned memory, with `non_blocking=True`.",
@@ -259,15 +265,15 @@ _KINDS = {  # by words of a cause
     "the GPU waits for": "message",
 }  # fmt: skip
 _CODES = {
-    "wait": "host-waits", "message": "messages-keep-waiting", "data loading": "data-loading",
+    "wait": "host-waits", "check": "host-waits", "message": "messages-keep-waiting", "data loading": "data-loading",
     "copy": "copies-keep-waiting", "pinned copy": "copies-keep-waiting",
     "copy between GPUs": "copies-keep-waiting",
 }  # fmt: skip
 
 
-def _suspected(row: Row, step_s: float) -> Suspect:
-    """Return the remark on a line that keeps the GPU waiting."""
-    kind = next((kind for words, kind in _KINDS.items() if words in row.cause), "wait")
+def _suspected(row: Row, step_s: float, checks: bool) -> Suspect:
+    """Return the remark on a line that keeps the GPU waiting; `checks`: since PyTorch reads arguments there."""
+    kind = next((kind for words, kind in _KINDS.items() if words in row.cause), "check" if checks else "wait")
     share = f" ({row.seconds / step_s:.0%})" if step_s else ""
     said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"
     return Suspect(*row.parts, row.seconds, row.bytes, said, _CODES[kind])

@@ -4,7 +4,7 @@ As in `habits`, nothing is judged from the program's text.
 """
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
@@ -32,6 +33,7 @@ class _Made:
     sample: TensorWeakRef
     count: int  # of its parameters
     steps: int = 0
+    cleared: int = 0  # how often gradients were cleared that had come for it
     version: int = -1
     remembers: bool = False  # whether it keeps something of earlier gradients, as momentum does
     again: int = 0  # how often the line has made one for the same parameters, and let go of what it remembered
@@ -51,7 +53,11 @@ class UpkeepWatch:
         self._by_optimizer: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Made] = weakref.WeakKeyDictionary()
         self._has_scaler = self._in_half = False  # whether there is a scaler; whether products were computed in float16
         self._retained: tuple[str, weakref.ref[_Token]] | None = None  # the last graph that was kept, by its line
+        self.graphs_used = False  # whether any gradient was asked for
         self._epochs = 0  # how often a loader has begun
+        self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()  # by iterator
+        self._batches: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # by loader: how
+        # many since it has begun, and in which step that was
         self._saved: dict[str, tuple[int, int]] = {}  # epoch and step in which a line has saved something
         self._sizes: weakref.WeakKeyDictionary[nn.Module, set[torch.Size]] = weakref.WeakKeyDictionary()
         self._samplers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -63,7 +69,8 @@ class UpkeepWatch:
         put.put(torch.amp.GradScaler, __init__=self._scaling(torch.amp.GradScaler.__init__))
         put.put(torch.autograd, grad=watched(torch.autograd.grad, self._on_grad))
         put.put(torch, save=watched(torch.save, self._on_save))
-        put.put(DataLoader, __iter__=watched(DataLoader.__iter__, self._on_epoch))
+        put.put(DataLoader, __iter__=self._beginning(DataLoader.__iter__))
+        put.put(_BaseDataLoaderIter, __next__=watched(_BaseDataLoaderIter.__next__, self._on_batch))
         put.put(DistributedSampler, __iter__=watched(DistributedSampler.__iter__, self._on_order))
         wrap = DistributedDataParallel.__init__
         put.put(DistributedDataParallel, __init__=watched(wrap, self._on_wrap))
@@ -98,6 +105,7 @@ class UpkeepWatch:
     ) -> None:
         """`torch.autograd.backward` begins, with these arguments."""
         self._look_at_retained()
+        self.graphs_used = True
         roots = [one for one in (tensors if isinstance(tensors, list | tuple) else [tensors]) if one is not None]
         node = roots[0].grad_fn if len(roots) == 1 else None
         if node is not None and retain_graph and not create_graph:
@@ -111,6 +119,7 @@ class UpkeepWatch:
 
     def _on_grad(self, *args: Any, **kwargs: Any) -> None:
         self._look_at_retained()
+        self.graphs_used = True
 
     def _look_at_retained(self) -> None:
         """Say that a graph was kept for nothing where it has gone without another backward pass."""
@@ -140,10 +149,21 @@ class UpkeepWatch:
         self._in_half = False
         made = self._by_optimizer.get(optimizer)
         sample = None if made is None else made.sample()
+        if made is not None:
+            made.steps += 1
         if made is not None and sample is not None:
             made.version = sample._version
             kept = optimizer.state.get(sample, {}).values()
             made.remembers = any(isinstance(one, torch.Tensor) and one.shape == sample.shape for one in kept)
+
+    def on_clear(self, optimizer: torch.optim.Optimizer, came: bool) -> None:
+        """An optimizer's gradients are cleared, of which some `came`."""
+        if optimizer in self._by_optimizer:
+            self._by_optimizer[optimizer].cleared += came
+
+    def never_stepped(self) -> Iterator[str]:
+        """Yield the lines that made optimizers whose gradients came and were cleared, and that have made no step."""
+        return (line for line, made in self._made.items() if not made.steps and made.cleared > 1)
 
     def end_step(self) -> None:
         """A step of the program has ended."""
@@ -169,8 +189,26 @@ class UpkeepWatch:
             self._note("saved-in-each-step", line)
         self._saved[line] = self._epochs, self._step
 
-    def _on_epoch(self, *args: Any, **kwargs: Any) -> None:
-        self._epochs += 1
+    def _beginning(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `DataLoader.__iter__`, a habit where the loader has given one of its batches since it has begun."""
+
+        def __iter__(loader: DataLoader[Any]) -> Any:
+            self._epochs += 1
+            batches, step = self._batches.get(loader, (0, 0))
+            if batches == 1 and step < self._step and _has_several(loader):
+                self._note("loader-begun-anew")
+            self._batches[loader] = 0, self._step
+            iterator = plain(loader)
+            self._loaders[iterator] = weakref.ref(loader)
+            return iterator
+
+        return __iter__
+
+    def _on_batch(self, iterator: Any) -> None:
+        loader = self._loaders[iterator]() if iterator in self._loaders else None
+        if loader in self._batches:
+            batches, step = self._batches[loader]
+            self._batches[loader] = batches + 1, step
 
     def _on_order(self, sampler: Any) -> None:
         """A sampler of ranks gives an order of the data: for training where gradients are on."""
@@ -180,6 +218,14 @@ class UpkeepWatch:
             if epoch == sampler.epoch and step < self._step:
                 self._same_order = places.place()
             self._samplers[sampler] = sampler.epoch, self._step
+
+
+def _has_several(loader: DataLoader[Any]) -> bool:
+    """Return whether a loader has more than one batch; who cannot say has."""
+    try:
+        return len(loader) > 1
+    except TypeError:
+        return True
 
 
 def _is_multiplied(node: Any) -> bool:

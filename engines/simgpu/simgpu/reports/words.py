@@ -13,6 +13,13 @@ _INSTEAD = {  # what to do, by words of an error's kind and text
     "attempted relative import": "Run this file as a part of its package: python -m simgpu -m package.module",
     "ModuleNotFoundError": "Install it for the Python that runs simgpu.",
     "EOFError": "It asks for something to be typed, and gets nothing: a shell gives it with `< answers.txt`.",
+    "torchvision::": "This torchvision was built for another PyTorch: install the version that belongs to yours.",
+    "backward through the graph a second time": "A tensor of an earlier step still has its graph, such as a hidden "
+    "state that goes on to the next batch: write `state = state.detach()` before it is used again.",
+    "modified by an inplace operation": "Something has changed a tensor that this backward pass needs: `x += 1`, or "
+    "the step of an optimizer before it. Change a copy, or call `backward()` first.",
+    "does not require grad and does not have a grad_fn": "What the loss was made of has no gradients: look for "
+    "`.item()`, `.detach()`, `argmax` or `no_grad()` between the model and the loss.",
     "FileNotFoundError": "Names of files count from the folder in which the program starts.",
 } | dict.fromkeys(
     ("Name or service not known", "name resolution", "URLError"),
@@ -61,7 +68,8 @@ def answer(report: Values) -> list[str]:
     if not finished_a_step(report):
         return [title, ended, "It had not finished a step, so nothing is known of its memory and its time."]
     until = "The rest went on. In all" if failure.kind.endswith(IN_A_THREAD) else "Until then"
-    return [title, ended, f"{until} it had done {report.steps:,} steps, and {room} were in use at most. {step}"]
+    steps = "one step" if report.steps == 1 else f"{report.steps:,} steps"
+    return [title, ended, f"{until} it had done {steps}, and {room} were in use at most. {step}"]
 
 
 def _ended(failure: Error) -> str:
@@ -72,7 +80,8 @@ def _ended(failure: Error) -> str:
         why = f" with status {failure.text}" if failure.text.isdecimal() else f": {failure.text}"
         return f"The program ended by itself at {failure.where}{why}"
     instead = next((said for words, said in _INSTEAD.items() if words in f"{failure.kind}: {failure.text}"), "")
-    return f"The program failed at {failure.where}: {failure.kind}: {failure.text}" + (instead and f". {instead}")
+    failed = f"The program failed at {failure.where}: {failure.kind}: {failure.text}"
+    return f"{failed.removesuffix('.')}. {instead}" if instead else failed
 
 
 def finished_a_step(report: Values) -> bool:
