@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import linecache
+import os
 import re
 from pathlib import Path
 
@@ -291,6 +292,26 @@ def test_a_program_that_ends_by_itself_has_the_last_word(tmp_path):
     ended = children.run("-m", "simgpu", "asks.py", "--epochs", "1", cwd=tmp_path)
     assert ended.returncode == 2 and "unrecognized arguments: --epochs 1" in ended.stderr
     assert "Report for" not in ended.stderr
+    assert "simgpu: no report: the program ended by itself at asks.py:3, before a first step" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("nothing.py", "\n", "'nothing.py' is an empty file"),
+        ("folder", None, "'folder' is a folder: name one of its programs, such as folder/train.py"),
+    ],
+)
+def test_what_is_no_program_is_told(tmp_path, name, text, said):
+    (tmp_path / name).mkdir() if text is None else (tmp_path / name).write_text(text, encoding="utf-8")
+    ended = children.run("-m", "simgpu", name, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr.strip()) == (1, f"python -m simgpu: {said}".replace("/", os.sep))
+
+
+def test_the_traceback_of_a_program_that_cannot_be_read_has_no_line_of_simgpu(tmp_path):
+    (tmp_path / "typo.py").write_text("for i in range(3)\n    pass\n", encoding="utf-8")
+    ended = children.run("-m", "simgpu", "typo.py", cwd=tmp_path)
+    assert "The program failed at typo.py:1: SyntaxError" in ended.stderr and "programs.py" not in ended.stderr
 
 
 STEPS = """import torch
@@ -298,18 +319,30 @@ from torch import nn
 net = nn.Linear(8, 8).cuda()
 optimizer = torch.optim.SGD(net.parameters(), 0.1)
 for _ in range(3):
+    x = torch.randn(64, 8, device="cuda")
     optimizer.zero_grad()
-    net(torch.randn(64, 8, device="cuda")).square().mean().backward()
+    net(x).square().mean().backward()
     optimizer.step()
 """
 ENDS = {
-    "an interrupt": ("raise KeyboardInterrupt", "The program was interrupted at ends.py:9.", 130),
-    "a status": ("raise SystemExit(4)", "The program ended by itself at ends.py:9 with status 4", 4),
-    "a message": ("raise SystemExit('no data')", "The program ended by itself at ends.py:9: no data", 1),
+    "an interrupt": ("raise KeyboardInterrupt", "The program was interrupted at ends.py:10.", 130),
+    "a status": ("raise SystemExit(4)", "The program ended by itself at ends.py:10 with status 4", 4),
+    "a message": ("raise SystemExit('no data')", "The program ended by itself at ends.py:10: no data", 1),
     "a missing file": ("open('none.csv')", "Names of files count from the folder in which the program starts.", 1),
     "a missing library": ("import none_of_it", "Install it for the Python that runs simgpu.", 1),
     "a relative import": ("from . import model", "python -m simgpu -m package.module", 1),
     "no network": ("import urllib.error; raise urllib.error.URLError('gone')", "fetch the data before", 1),
+    "a state with its graph": (
+        "h = 1.0\nfor _ in range(2):\n    h = (net(x) * h).exp()\n    h.mean().backward()",
+        "write `state = state.detach()`",
+        1,
+    ),
+    "a loss without gradients": ("net(x).argmax(1).float().mean().backward()", "look for `.item()`", 1),
+    "another torchvision": (
+        "raise RuntimeError('operator torchvision::nms does not exist')",
+        "built for another PyTorch",
+        1,
+    ),
     "nothing typed": ("input()", "It asks for something to be typed, and gets nothing", 1),
     "a module that cannot be read": ("import unreadable", "The program failed at unreadable.py:2: SyntaxError: ", 1),
 }
@@ -347,11 +380,11 @@ thread.join()
     [
         (
             IN_A_WORKER,
-            "The program failed at ends.py:14: ValueError: picture 0 is broken",
+            "The program failed at ends.py:15: ValueError: picture 0 is broken",
             "Until then it had done 3",
             1,
         ),
-        (IN_A_THREAD, "The program failed at ends.py:11: RuntimeError in a thread: ", "The rest went on. In all it", 0),
+        (IN_A_THREAD, "The program failed at ends.py:12: RuntimeError in a thread: ", "The rest went on. In all it", 0),
     ],
     ids=["a worker", "a thread"],
 )

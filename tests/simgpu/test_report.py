@@ -505,6 +505,17 @@ def test_how_far_a_program_is_is_written_every_few_seconds(monkeypatch):
     assert first.startswith("simgpu: step 1, ") and second.startswith("simgpu: step 2, ")
 
 
+def test_how_far_a_long_step_is_is_written_too(monkeypatch):
+    told = io.StringIO()
+    monkeypatch.setattr("simgpu.reports.session._PROGRESS_S", -1.0)
+    with simgpu.cuda(record=True, progress=told):
+        x = torch.ones(4, device="cuda")
+        for _ in range(600):
+            x = x + 1
+    first, second = told.getvalue().splitlines()
+    assert first.startswith("simgpu: in step 1, 256 operations so far, ") and " 512 operations so far" in second
+
+
 def test_passes_that_an_optimizer_calls_are_forward_and_backward():
     """As in a step with a closure, which LBFGS needs and Lightning always gives."""
     with simgpu.cuda(record=True) as session:

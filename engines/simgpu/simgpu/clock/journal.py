@@ -1,7 +1,7 @@
 """What happened on the virtual clock? Records, for everybody who asked for them."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -35,6 +35,12 @@ class Record:
     line: str = ""  # "train.py:12: y = model(x)"
 
     duration_ns = property(lambda self: self.end_ns - self.start_ns)
+
+    def but(self, **changes: Any) -> "Record":
+        """Return the same record but for `changes`, as `dataclasses.replace`, which takes five times as long."""
+        other = object.__new__(Record)
+        other.__dict__.update(self.__dict__, **changes)
+        return other
 
 
 class Journal:

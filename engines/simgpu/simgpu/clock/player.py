@@ -3,7 +3,7 @@
 import threading
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from simgpu.clock.clock import Captured, Clock
 from simgpu.clock.events import Copy, Event, Graph, Hold, Kernel, Mark, Message, Operation, Step, Wait, Work
@@ -52,7 +52,7 @@ def _finished(records: list[Record]) -> list[Record]:
     launches = {record.number: record for record in records if record.kind == "launch"}
     launched_by = [launches.get(record.number, record) for record in records]
     return [
-        record if launch is record else replace(record, phase=launch.phase, line=launch.line)
+        record if launch is record else record.but(phase=launch.phase, line=launch.line)
         for record, launch in zip(records, launched_by, strict=True)
     ]
 

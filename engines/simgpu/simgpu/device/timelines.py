@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,10 +52,9 @@ class Timeline:
             begin_ns, end_ns = played.ends_ns[first], played.ends_ns[last]
         timeline = cls(played.machine, tuple(f"sim:{index}" for index in range(played.gpus)))
         timeline.total_ns, timeline.begin_ns = end_ns - begin_ns, begin_ns
-        for record in records:
-            timeline.records.append(
-                replace(record, start_ns=record.start_ns - begin_ns, end_ns=record.end_ns - begin_ns)
-            )
+        timeline.records = [
+            record.but(start_ns=record.start_ns - begin_ns, end_ns=record.end_ns - begin_ns) for record in records
+        ]
         return timeline
 
     total_ms = property(lambda self: self.total_ns / 1e6, doc="Time until host and GPUs are done, in ms.")

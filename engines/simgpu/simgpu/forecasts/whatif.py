@@ -17,6 +17,7 @@ from simgpu.clock.evidence import Evidence
 from simgpu.clock.player import play
 from simgpu.device.timelines import Timeline
 from simgpu.ground import arguments
+from simgpu.ground.quiet import uncollected
 from simgpu.ground.storages import local, states_of
 from simgpu.machine import gpus, hosts
 from simgpu.machine.cluster import Cluster
@@ -141,7 +142,8 @@ def what_if(
     for _, _, change in changes:
         events = change(events)
     machine = there.machine if ranks == 1 else replace(there.machine, link=Cluster(spec.name, per_machine=8))
-    timeline = Timeline.of(play(events, machine, basis.gpus), basis.first, basis.last)
+    with uncollected():
+        timeline = Timeline.of(play(events, machine, basis.gpus), basis.first, basis.last)
     peak = basis.peak + math.floor(basis.scaling * (batch - 1))
     step_s = timeline.total_ns / (basis.last - basis.first) / 1e9
     names, texts = [name for name, _, _ in changes], tuple(text for _, text, _ in changes)

@@ -1,5 +1,6 @@
-"""What counts operators, and when does it leave them out? While they are part of a kernel that is counted already."""
+"""What is left out for a while: the counting of operators that are part of another one, the search for garbage."""
 
+import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -17,3 +18,15 @@ class Meter:
             yield
         finally:
             self.quiet -= 1
+
+
+@contextmanager
+def uncollected() -> Generator[None]:
+    """Inside, Python looks for no garbage: what makes many objects that all stay pays for each search."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

@@ -2,7 +2,7 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from simgpu.ground.storages import states_of, storage_of, tensors_on
 
 OWNERS = ("weights", "gradients", "optimizer", "activations", "others")
 MADE = ("activations", "others")  # what passes make, and no parameter, optimizer or gradient keeps
+_OFTEN = 256  # storages
 _OF_LEDGER = {"parameters": "weights"}
 
 
@@ -57,6 +58,7 @@ class Holdings:
         self._now = Counter()
         self._peak_at = Counter()  # the number of the change after which the peak was reached
         self._live: dict[int, Held] = {}  # by the identity of the account's weak reference
+        self.often: Callable[[], None] | None = None  # is called whenever so many storages more were made
         self._ghosts: list[Held] = []  # alive at the peak of their GPU, dead now
         self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         accounts.bury()
@@ -87,6 +89,8 @@ class Holdings:
 
     def _add(self, ref: Any, line: str, phase: str) -> None:
         index, self._changes = ref.gpu.index, self._changes + 1
+        if self._changes % _OFTEN == 0 and self.often is not None:
+            self.often()
         owner = "activations" if phase in ("forward", "recomputation") else "others"
         self._live[id(ref)] = Held(index, ref.nbytes, line, phase, self.step, self._changes, owner)
         self._now[index] += ref.nbytes

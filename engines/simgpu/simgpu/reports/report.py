@@ -184,10 +184,19 @@ class Values:
         not in the table, and for what is no number above 0.
         """
         price, steps = self.price if price is None else price, self.run_steps if steps is None else steps
-        return what_if(
-            self.basis, gpu=gpu, gpus=gpus, batch=batch, amp=amp, fused=fused, foreach=foreach, pinned=pinned,
-            compiled=compiled, host=host, price=price, steps=steps,
-        )  # fmt: skip
+        asked = {
+            "gpu": gpu, "gpus": gpus, "batch": batch, "amp": amp, "fused": fused, "foreach": foreach, "pinned": pinned,
+            "compiled": compiled, "host": host, "price": price, "steps": steps,
+        }  # fmt: skip
+        known = repr(asked)
+        if known not in self._answers:
+            self._answers[known] = what_if(self.basis, **asked)
+        return self._answers[known]
+
+    @cached_property
+    def _answers(self) -> dict[str, Option]:
+        """What was asked before, which several parts of a report ask for."""
+        return {}
 
     def on(self, gpu: str | GPU, *, host: str | Host | None = None) -> TimeForecast:
         """Return what the last recorded step takes on another machine, as a forecast tells it: kernels, parts, lines.

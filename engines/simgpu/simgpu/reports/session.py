@@ -77,11 +77,13 @@ class Recording:
         self._stop_after, self.data_ms, self._progress = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
         self._told_s = self.run.begun_s
+        self._events_before = 0  # the step that runs
         self._put = Replacements()
         with self.world.lock:
             self.machine = self.world.clock.machine
             self.run.begun_ns = self.world.clock.done_ns()
             self.holdings = Holdings(self.world.memory, self.world.devices)
+            self.holdings.often = self._show_inside
             self._put.put(self.world.memory, watcher=self.holdings)
             self._put.put(self.world.clock, log=self.log)
             self._put.put(self.world, only_shapes=shapes)
@@ -148,7 +150,8 @@ class Recording:
             self.log.step()
         if self.run.steps >= STEPS or (self.run.steps > 1 and len(self.log) > EVENTS):
             self._pause()
-        self._show()
+        self._show(f"step {self.run.steps:,}")
+        self._events_before = len(self.log)
         if self.run.steps == self._stop_after:
             self._cut = True
             raise Enough(0)
@@ -158,12 +161,19 @@ class Recording:
         if self.world.clock.log is self.log:
             self.world.clock.log = None
 
-    def _show(self) -> None:
+    def _show(self, where: str) -> None:
         now_s = time.perf_counter()
         if self._progress is not None and now_s - self._told_s > _PROGRESS_S:
             self._told_s = now_s
             times = f"{seconds_text(self.simulated_s)} on the GPU's clock, {self.real_s:.0f} s here"
-            print(f"simgpu: step {self.run.steps:,}, {times}", file=self._progress, flush=True)
+            print(f"simgpu: {where}, {times}", file=self._progress, flush=True)
+
+    def _show_inside(self) -> None:
+        """Show where the program is while a step is not done yet."""
+        where = f"in step {self.run.steps + 1:,}"
+        if self.world.clock.log is self.log:
+            where += f", {len(self.log) - self._events_before:,} operations so far"
+        self._show(where)
 
     # ---- what PyTorch tells -------------------------------------------------------------------------------------
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
