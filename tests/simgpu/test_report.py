@@ -513,7 +513,7 @@ def test_how_far_a_long_step_is_is_written_too(monkeypatch):
         for _ in range(600):
             x = x + 1
     first, second = told.getvalue().splitlines()
-    assert first.startswith("simgpu: in step 1, 256 operations so far, ") and " 512 operations so far" in second
+    assert first.startswith("simgpu: in step 1, 255 operations so far, ") and " 511 operations so far" in second
 
 
 def test_passes_that_an_optimizer_calls_are_forward_and_backward():
