@@ -84,26 +84,11 @@ class _Pass:
     used: bool = False
     judged: int = 0  # how often it was looked at
 
-    @property
-    def weight(self) -> "weakref.ref[torch.Tensor]":
-        """A parameter of the model."""
-        return self.given[-1][0]
-
-    @property
-    def is_untouched(self) -> bool:
-        """Whether the model's weights are as they were."""
-        weight, version = self.given[-1][0](), self.given[-1][1]
-        return weight is not None and _version(weight) == version
-
-    @property
-    def is_left(self) -> bool:
-        """Whether a backward pass has gone as far as to the model's weights, and for their sake, and no step since."""
-        weight = self.weight()
-        return self.used and not self.fed and weight is not None and weight.grad is not None and self.is_untouched
-
     def gets_gradients(self, parts: "_Parts") -> bool:
         """Return whether a backward pass has left gradients in the model, whose weights are as they were."""
-        return self.is_untouched and any(one.grad is not None for one in _alive(parts.parameters))
+        weight, version = self.given[-1][0](), self.given[-1][1]
+        unchanged = weight is not None and _version(weight) == version
+        return unchanged and any(one.grad is not None for one in _alive(parts.parameters))
 
     @property
     def may_be_used(self) -> bool:
@@ -125,6 +110,21 @@ class _Pass:
             one is not None and one is another and version == now
             for (one, version), (another, now) in zip(pairs, others, strict=True)
         )
+
+
+@dataclass(frozen=True)
+class _Leftover:
+    """A call of a model that a backward pass went through: its line, and a parameter with its version then."""
+
+    line: str
+    weight: "weakref.ref[torch.Tensor]"
+    version: int
+
+    @property
+    def is_left(self) -> bool:
+        """Whether no optimizer has used the gradients."""
+        weight = self.weight()
+        return weight is not None and weight.grad is not None and _version(weight) == self.version
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class HabitWatch:
         self._passes: list[_Pass] = []
         self._untrained: list[_Pass] = []  # of models that no optimizer trains
         self._closure = False  # whether an optimizer makes a step that has one
-        self._left: list[_Pass] = []  # of earlier steps, whose gradients no optimizer has used
+        self._left: list[_Leftover] = []  # of earlier steps
         self._trained = WeakIdKeyDictionary()  # parameters that an optimizer changes
         self._gradients: dict[int, _Gradients] = {}  # by the identity of an optimizer
         self._backward = self._cleared = ""  # lines, since the last step of an optimizer
@@ -373,7 +373,7 @@ class HabitWatch:
             elif not called.recorded and trained and called.random and called.training:
                 self._note("evaluation-in-training-mode", called.line)
         self._judge_batches(used)
-        self._left = [called for called in [*self._left, *self._passes] if called.is_left]
+        self._left = [one for one in [*self._left, *self._leftovers()] if one.is_left]
         self._passes = [called for called in self._passes if called.may_be_used]
 
     def _judge_used(self, called: _Pass, trained: bool) -> None:
@@ -511,10 +511,14 @@ class HabitWatch:
     def _look_at_left(self, cleared: list[nn.Parameter]) -> None:
         """Name calls that need not be in the graph: others made a step since, and theirs are cleared without one."""
         known = set(map(id, cleared))
-        for called in [*self._left, *self._passes]:
-            if id(called.weight()) in known and called.is_left:
-                self._note("not-detached", called.line)
-        self._left = [called for called in self._left if id(called.weight()) not in known]
+        for one in [*self._left, *self._leftovers()]:
+            if id(one.weight()) in known and one.is_left:
+                self._note("not-detached", one.line)
+        self._left = [one for one in self._left if id(one.weight()) not in known]
+
+    def _leftovers(self) -> Iterator["_Leftover"]:
+        """Yield what backward passes have made for the sake of models, by the calls of these since the last step."""
+        return (_Leftover(called.line, *called.given[-1]) for called in self._passes if called.used and not called.fed)
 
     def _on_move(self, *args: Any, **kwargs: Any) -> None:
         self.models_moved[places.place()] += 1
