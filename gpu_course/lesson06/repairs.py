@@ -66,11 +66,20 @@ def compare(case: Case, number: int, run: CaseRun) -> None:
         got=f"updates that are {other:.0%} away from them",
     )
     steps = len(before.steps)
-    reads, were = (sum("H2D" not in wait.name for wait in one.timeline.select("wait")) for one in (run, before))
+    waits = [[wait for wait in one.timeline.select("wait") if "H2D" not in wait.name] for one in (run, before)]
+    reads, were = map(len, waits)
+    computing = (launch.start_ns for launch in run.timeline.select("launch") if "copy" not in launch.name)
+    last_ns = max(computing, default=0)
+    behind = sum(wait.start_ns > last_ns for wait in waits[0])  # when nothing is left to compute
     for cause in sorted(CASES[number][0] - {"none"}):
         left, lost = lost_ms(run.timeline)[cause], lost_ms(before.timeline)[cause]
         launches = [len(one.timeline.select("launch")) for one in (run, before)]
         same = f"{left:.2f} ms of idle GPU are put down to this cause, {lost:.2f} ms before"
+        case.instead(
+            cause == "synchronisation" and steps <= behind,
+            "reads one number after the other behind the loop",
+            f"the host waits {behind} times there: make one tensor of all of them, and read that once",
+        )
         case.instead(
             cause == "synchronisation" and steps <= reads < 0.9 * were,
             "moves the synchronisation, does not remove it",
@@ -81,6 +90,7 @@ def compare(case: Case, number: int, run: CaseRun) -> None:
             "repairs another cause",
             f"{launches[0]} launches instead of {launches[1]}, but {same}",
         )
+        case.instead(0.25 * lost < left < 0.8 * lost, f"leaves part of a cause: {cause}", same)
         case.instead(left > 0.25 * lost, f"leaves a cause as it is: {cause}", same)
         case.instead(
             cause == "host work" and reads >= steps,
