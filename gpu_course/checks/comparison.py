@@ -93,6 +93,12 @@ def _float_for_int(got: Any, expected: Any) -> bool:
     return isinstance(expected, numbers.Integral) and isinstance(got, float | np.floating)
 
 
+def whole_numbers(value: Any, count: int) -> bool:
+    """Return whether `value` is a tuple of `count` whole numbers, Python's or NumPy's; True and False are none."""
+    numbers_there = isinstance(value, tuple) and len(value) == count
+    return numbers_there and all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in value)
+
+
 def _array_difference(got: np.ndarray, expected: np.ndarray, where: str, rtol: float, atol: float) -> str:
     for name in ("shape", "dtype"):
         if getattr(got, name) != getattr(expected, name):

@@ -2,9 +2,7 @@
 
 from typing import Any
 
-import numpy as np
-
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edit, lesson, whole_numbers
 from gpu_course.lesson10 import measured
 
 __all__ = ["MEASURED", "choose_measured"]
@@ -58,10 +56,7 @@ def _(case: Case) -> None:
 def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice: Any) -> None:
     """Check one choice by what was measured."""
     case.about(f"choose_measured() for {task}: {choice}", case.device)
-    numbers = (
-        isinstance(choice, tuple) and len(choice) == 5 and all(isinstance(one, int | np.integer) for one in choice)
-    )
-    case.instead(not numbers, f"is not {_SIZES}", "a tuple of five whole numbers")
+    case.instead(not whole_numbers(choice, 5), f"is not {_SIZES}", "a tuple of five whole numbers")
     data, tensor, pipeline = choice[:3]
     gpus = tried[0].gpus
     case.instead(

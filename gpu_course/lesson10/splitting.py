@@ -5,14 +5,13 @@ from dataclasses import replace
 from typing import Any
 from unittest import mock
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
 from course_utils import counting
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edit, lesson, whole_numbers
 from gpu_course.common.left_out import RANKS
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson10 import plans
@@ -347,13 +346,8 @@ def _(case: Case) -> None:
 def _check_mesh(case: Case, name: str, task: dict[str, Any], mesh: Any) -> None:
     """Check one choice by the explorer's formulas."""
     case.about(f"choose_meshes() for {name}: {mesh}", case.device)
-    numbers = (
-        isinstance(mesh, tuple)
-        and len(mesh) == 3
-        and all(isinstance(one, int | np.integer) and one >= 0 for one in mesh)
-    )
     case.instead(
-        not numbers or mesh[2] > 3 or 0 in mesh[:2],
+        not whole_numbers(mesh, 3) or min(mesh) < 0 or mesh[2] > 3 or 0 in mesh[:2],
         "is no (tensor, pipeline, stage)",
         "a tuple of three whole numbers, the last from 0 to 3",
     )
