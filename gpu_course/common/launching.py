@@ -31,7 +31,7 @@ def launch(
 
     Raises `WrongAnswer` where an access is out of bounds, two programs race and the like, with the reader's line.
     """
-    case.instead(hasattr(case.answer, "fn"), "stands under @triton.jit", "leave that line out: the next cell adds it")
+    case.instead(hasattr(case.answer, "fn"), "stands under @triton.jit", "leave that line out: the check adds it")
     answer, case.answer, case.device = case.answer, _Checked(case.answer, grid), torch.device("cpu")
     try:
         report = case.call(*args, modifies=True)

@@ -121,18 +121,16 @@ def _(case: Case) -> None:
         (4, 27, 6, 32),
         (2, 1100, 0, 2048),
         (3, 1, 2, 1),
+        (130, 2, 400, 2),  # more rows than 8 bits count, offsets that 16 bits do not hold
     ):
         x = (2 * torch.randn(rows, columns + gap) - 1.5).half()[:, :columns]
         x[-1] *= 8  # beyond what a polynomial for small numbers takes
         bias, out = torch.randn(columns).half(), torch.full((rows, columns), math.nan).half()
         got, report = launch(case, (rows,), x, bias, out, columns, columns + gap, block, out=2)
-        case.equal(
-            got,
-            F.gelu(x.double() + bias.double()).half(),
-            rtol=1.5e-3,
-            atol=1e-6,
-            why="gelu(x + bias); nan stood there before",
-        )
+        exact, positive = F.gelu(x.double() + bias.double()), x.double() + bias.double() > 0
+        case.equal(got, exact.half(), rtol=1.5e-3, atol=1e-6, why="gelu(x + bias); nan stood there before")
+        once = "where x + bias is positive, only storing the result rounds it to 16 bits"
+        case.equal(got[positive].double(), exact[positive], rtol=5e-4, atol=1e-6, why=once)  # half of the last bit
         case.budget("bytes loaded", report.loaded_bytes, 4 * x.numel(), "x and the bias: each number is needed once")
 
 

@@ -72,7 +72,7 @@ def _(case: Case) -> None:
         kernel = kernelcheck.compile_cuda(source, "block_sums")
     except kernelcheck.CompileError as error:
         case.fail(f"does not compile\n  {error}")
-    for n in (256, 512, 1000, 300):
+    for n in (256, 512, 1000, 300, 33_000):  # the last is more than 16 bits count
         blocks = -(-n // 256)
         x, out = torch.randn(n), torch.full((blocks,), -99.0)
         report = kernel.check(grid=(blocks, 1, 1), block=(256, 1, 1), args=(x, out, n))
