@@ -102,10 +102,14 @@ contiguous.leaves_out(
 @contiguous.checks
 def _(case: Case) -> None:
     whole = torch.randn(3, 4, 7)
+    repeated = whole[:1].expand(2, 4, 7), whole[..., :1].expand(3, 4, 5)  # with a stride of 0: first, last
     far = torch.randn(80_000).as_strided((2, 3, 5), (70_000, 1, 13))  # 16 bits do not hold its offsets
-    for x in (whole[:, :2, :5], whole.permute(2, 0, 1), whole.transpose(0, 1)[1:3], whole[:1].expand(2, 4, 7), far):
-        out, n = torch.full(x.shape, math.nan), x.numel()
-        got, report = launch(case, (-(-n // 16),), x, out, n, *x.shape[1:], *x.stride(), 16, out=1)
+    many = torch.randn(3, 1, 1100).expand(3, 10, 1100)  # nor the number of its elements
+    for x in (
+        whole[..., :2], whole[:, :2, :5], whole.permute(2, 0, 1), whole.transpose(0, 1)[1:3], *repeated, far, many
+    ):  # fmt: skip
+        out, n, block = torch.full(x.shape, math.nan), x.numel(), 1024 if x is many else 16
+        got, report = launch(case, (-(-n // block),), x, out, n, *x.shape[1:], *x.stride(), block, out=1)
         case.equal(got, x.contiguous(), why=f"a view of the shape {tuple(x.shape)} with the strides {x.stride()}")
         case.budget(
             "32-byte sectors stored",

@@ -177,7 +177,9 @@ def _(case: Case) -> None:
         out = torch.full((rows,), math.nan)
         got, report = launch(case, (rows,), logits, targets, out, columns, columns + gap, block, out=2)
         expected = F.cross_entropy(logits.double(), targets, reduction="none").float()
-        case.equal(got, expected, rtol=1e-4, atol=1e-3, why=f"logits near {-shift:g}; a target of -100 does not count")
+        case.equal(
+            got, expected, rtol=1e-4, atol=1e-3, why=f"logits near {0 - shift:g}; a target of -100 does not count"
+        )
         case.budget(
             "bytes loaded",
             report.loaded_bytes,
@@ -189,6 +191,10 @@ def _(case: Case) -> None:
     got, _ = launch(case, (3,), logits, targets, torch.full((3,), math.nan), 20, 20, 8, out=2)
     expected = F.cross_entropy(logits.double(), targets, reduction="none").float()
     case.equal(got, expected, rtol=1e-4, atol=1e-3, why="logits from -30,000 to -600,000")
+    logits, targets = torch.randn(2, 40_000), torch.tensor([128, 39_999])  # 8 and 16 bits do not hold these targets
+    got, _ = launch(case, (2,), logits, targets, torch.full((2,), math.nan), 40_000, 40_000, 4096, out=2)
+    expected = F.cross_entropy(logits.double(), targets, reduction="none").float()
+    case.equal(got, expected, rtol=1e-4, atol=1e-3, why="two rows of 40,000 logits with the targets 128 and 39,999")
     apart = 1_500_000_000  # "Rows begin `row_stride` apart: count in 64 bits."
     logits = kernelcheck.Addresses((3, 5), (apart, 1))  # no machine here has room for it
     arguments = logits, torch.tensor([1, 4, 2]), torch.zeros(3), 5, apart, 8

@@ -67,8 +67,9 @@ linear_scan.leaves_out(
 
 @linear_scan.checks
 def _(case: Case) -> None:
-    for rows, columns, block in ((1, 4, 8), (2, 8, 8), (2, 21, 8)):
-        a, b, out = torch.randn(rows, columns), torch.randn(rows, columns), torch.full((rows, columns), math.nan)
+    for rows, columns, block, larger in ((1, 4, 8, 1), (2, 8, 8, 1), (2, 21, 8, 1), (1, 24, 8, 5)):
+        a, b = larger * torch.randn(rows, columns), torch.randn(rows, columns)  # 5: the states grow beyond 16 bits
+        out = torch.full((rows, columns), math.nan)
         a[0, 2], a[-1, 1] = 0, 1.001  # 0 forgets all before; half precision cannot hold 1.001
         expected, state = torch.empty(rows, columns), torch.zeros(rows).double()
         for t in range(columns):
@@ -123,9 +124,13 @@ def _(case: Case) -> None:
         expected = x.sort(dim=1, descending=True, stable=True).indices[:, :k].int()
         case.equal(got, expected, why="places of the largest numbers; of equal ones the first comes first")
         case.budget("bytes loaded", report.loaded_bytes, 4 * x.numel(), "the row stays in the block")
-    many, out = torch.randn(130, 2), torch.full((130, 1), -1, dtype=torch.int32)  # more rows than 8 bits count
-    got, _ = launch(case, (130,), many, out, 2, 2, 1, 2, out=1)
-    case.equal(got, many.argmax(dim=1, keepdim=True).int(), why="the place of the larger of two numbers, in 130 rows")
+    many, wide = torch.randn(130, 2), torch.randn(80_000).as_strided((2, 200), (40_000, 1))
+    wide[:, 150] = 9.0
+    for x, block in ((many, 2), (wide, 256)):  # more rows, and a larger place, than 8 bits hold; rows 40,000 apart
+        rows, columns = x.shape
+        got, _ = launch(case, (rows,), x, torch.full((rows, 1), -1).int(), columns, x.stride(0), 1, block, out=1)
+        why = f"the place of the largest of {columns} numbers, in {rows} rows"
+        case.equal(got, x.argmax(dim=1, keepdim=True).int(), why=why)
     for row in _NUMBERS:
         x, out = torch.tensor([row]), torch.full((1, len(row)), -1, dtype=torch.int32)
         got, _ = launch(case, (1,), x, out, len(row), len(row), len(row), 8, out=1)
@@ -174,21 +179,24 @@ rotary.alternative(
 
 rotary.leaves_out(
     KERNEL,
-    "scalar empty permuted huge tiny not_finite tied half bfloat16 double bool complex",
+    "scalar empty permuted tiny not_finite tied half bfloat16 double bool complex",
     "default_type numbers second_call unchanged",
 )
 
 
 @rotary.checks
 def _(case: Case) -> None:
-    for tokens, heads, half, gap, padding in ((2, 1, 2, 0, 0), (3, 2, 8, 0, 0), (3, 2, 8, 5, 0), (4, 3, 1, 2, 3)):
+    for tokens, heads, half, gap, padding in (
+        (2, 1, 2, 0, 0), (3, 2, 8, 0, 0), (3, 2, 8, 5, 0), (4, 3, 1, 2, 3), (2, 2, 1, 40_000, 0)
+    ):  # fmt: skip
         whole = torch.randn(tokens, heads * (2 * half + padding) + gap)
         strides = whole.shape[1], 2 * half + padding, 1  # numbers may lie unused behind a head, and behind a token
         x = whole.as_strided((tokens, heads, 2 * half), strides)
-        positions = torch.tensor([5, 4099 if half == 1 else 6, 2, 0][:tokens])  # 4099 * 100 ** 0: exact, and no half
+        second = 40_001 if half == 1 else 6  # 40,001 * 100 ** 0 is exact, and neither a half nor a number of 16 bits
+        positions = torch.tensor([5, second, 2, 0][:tokens])
         angles = positions[:, None, None] * 100.0 ** (-torch.arange(half).double() / half)
-        first, second = x.double().split(half, 2)
-        turned = [first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()]
+        left, right = x.double().split(half, 2)
+        turned = [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()]
         arguments = x, positions, x.stride(0), x.stride(1), 100.0, half
         got, _ = launch(case, (tokens, heads), *arguments, out=0)
         case.equal(got, torch.cat(turned, 2).float(), rtol=1e-4, atol=1e-4, why="each pair is turned by its angle")
