@@ -2,6 +2,7 @@
 
 import functools
 import operator
+import re
 
 import numpy as np
 import pytest
@@ -180,3 +181,59 @@ __global__ void whole(const float* x, int* out, int* bits) {
     assert out.tolist() == (x.round() + 7 * x.floor() + 49 * x.ceil()).int().tolist()
     product = 5 + 4 * 3 + 3 * -2 + 2 * 2 + 1 * -1
     assert bits.tolist() == [0x05010400, product, 24, 7, 3, functools.reduce(operator.xor, range(0, 96, 3))]
+
+
+STAGES = """
+#include <cuda_pipeline.h>
+__global__ void stages(const float* x, float* out, int n) {
+  __shared__ float stage[2][64];
+  int t = threadIdx.x;
+  __pipeline_memcpy_async(&stage[0][t], &x[t], 4);
+  __pipeline_commit();
+  float sum = 0;
+  for (int i = 0; i < n; i++) {
+    int more = i + 1 < n;
+    __pipeline_memcpy_async(&stage[(i + 1) % 2][t], &x[more ? (i + 1) * 64 + t : 0], 4, more ? 0 : 4);
+    __pipeline_commit();
+    __pipeline_wait_prior(1);
+    __syncthreads();
+    sum += stage[i % 2][63 - t];
+    __syncthreads();
+  }
+  out[t] = sum;
+}
+"""
+
+
+def test_copies_that_run_beside_their_thread_arrive_at_the_wait():
+    x, out = torch.randn(4, 64), torch.zeros(64)
+    report = launched(STAGES, block=64, args=(x, out, 4))
+    assert report.fault is None and report.loaded_bytes == 4 * x.numel()
+    torch.testing.assert_close(out, x.flip(1).sum(0))
+    primitives = launched(STAGES.replace("pipeline.h", "pipeline_primitives.h"), block=64, args=(x, out, 4))
+    assert primitives.fault is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "phrase", "line"),
+    [
+        ("prior(1)", "prior(2)", "is still copying (line 6): wait for it", "sum +="),
+        ("    __pipeline_wait_prior(1);\n", "", "is still copying", "sum +="),
+        ("__pipeline_commit();\n    __pipeline_wait", "__pipeline_wait", "is still copying", "sum +="),
+        ("prior(1);\n    __syncthreads();", "prior(1);", "with no __syncthreads()", "__pipeline_memcpy_async(&stage"),
+        ("(i + 1) % 2", "0", "begins a copy to `stage`[0] in shared memory, to which", "(more ? 0 : 4)"),
+        ("more ? (i + 1) * 64 + t : 0], 4, more ? 0 : 4", "(i + 1) * 64 + t], 4", "out of bounds", "memcpy_async"),
+        ("&x[t], 4", "&x[t], 3", "size_and_align == 4", "&x[t], 3"),
+        ("&stage[0][t], &x[t]", "&x[t], &x[t]", "points into shared memory", "&x[t], &x[t]"),
+        ("more ? 0 : 4", "8", "zfill <= size_and_align", "4, 8"),
+        ("#include <cuda_pipeline.h>", "", "needs a header: write #include <cuda_pipeline.h>", "memcpy_async"),
+    ],
+)
+def test_a_copy_that_is_used_before_the_wait_is_a_race_and_a_wrong_call_is_told(old, new, phrase, line):
+    assert old in STAGES
+    text = STAGES.replace(old, new)
+    if "points into" in phrase:
+        text = text.replace("const float* x", "float* x")
+    with pytest.raises((kernelcheck.CudaFault, kernelcheck.CompileError), match=re.escape(phrase)) as caught:
+        kernelcheck.compile_cuda(text)(grid=1, block=64, args=(torch.zeros(4, 64), torch.zeros(64), 4))
+    assert line.strip("()") in str(caught.value)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from kernelcheck.cuda.rules import C_HEADERS, GROUPS, header
+from kernelcheck.cuda.rules import C_HEADERS, OWN_HEADERS, header
 from kernelcheck.cuda.text import CudaText
 
 HERE = Path(__file__).parent
@@ -26,7 +26,7 @@ def for_nvrtc(source: str) -> str:
     parts, end = [], 0
     for token in CudaText(source).tokens:
         name = header(token.text) if token.kind == "directive" else None
-        if name in C_HEADERS | GROUPS:
+        if name in C_HEADERS | OWN_HEADERS:
             parts += [source[end : token.start], " " if name in C_HEADERS else f"#include <include/{name}>"]
             end = token.start + len(token.text)
     return (HERE / "nvrtc.h").read_text(encoding="utf-8") + "".join(parts) + source[end:]

@@ -14,7 +14,7 @@ from kernelcheck import faults, tables
 from kernelcheck.traffic import Sums, Traffic
 
 Three = tuple[int, int, int]
-VERBS = ("reads", "writes", "changes by an atomic")
+VERBS = ("reads", "writes", "changes by an atomic", "begins a copy to")
 PAST = ("read", "wrote", "changed by an atomic")
 ENDS = {
     "exit": "the kernel called exit()",
@@ -210,6 +210,9 @@ def _race(report: Report, fault: dict[str, Any], who: str, what: str, line: int 
         other = f"block {_place(block, report.grid)}, {other}"
         why = "; blocks run in no order: use an atomic, or let one thread alone use each element"
     where = f" (line {other_line})" if other_line and other_line != line else ""
+    if fault["other_how"] == len(PAST):
+        why = "wait for it with __pipeline_wait_prior before anybody uses the place"
+        return f"{who} {VERBS[fault['how']]} {what}, to which {other} is still copying{where}: {why}"
     return f"{who} {VERBS[fault['how']]} {what}, which {other} {PAST[fault['other_how']]}{where}{why}"
 
 

@@ -18,12 +18,17 @@ C_HEADERS = {
     "cassert", "assert.h", "cfloat", "float.h", "climits", "limits.h", "cmath", "math.h", "cstddef", "stddef.h",
     "cstdint", "stdint.h", "cstdio", "stdio.h", "cstdlib", "stdlib.h", "cstring", "string.h", "algorithm", "limits",
 }  # fmt: skip
-GROUPS = {"cooperative_groups.h", "cooperative_groups/reduce.h", "cooperative_groups/scan.h"}
+OWN_HEADERS = {  # that kernelcheck brings, for NVRTC too
+    "cooperative_groups.h", "cooperative_groups/reduce.h", "cooperative_groups/scan.h", "cuda_pipeline.h",
+    "cuda_pipeline_primitives.h",
+}  # fmt: skip
+_PIPELINE = "__pipeline_memcpy_async", "__pipeline_commit", "__pipeline_wait_prior"
 _HALF = "half", "__half", "half2", "__half2", "__float2half", "__half2float"
 _BFLOAT = "nv_bfloat16", "__nv_bfloat16", "__nv_bfloat162", "__float2bfloat16", "__bfloat162float"
 _NEEDS = {  # names, and the headers of which they need one
     **dict.fromkeys(_HALF, ("cuda_fp16.h",)),
     **dict.fromkeys(_BFLOAT, ("cuda_bf16.h",)),
+    **dict.fromkeys(_PIPELINE, ("cuda_pipeline.h", "cuda_pipeline_primitives.h")),
     "cooperative_groups": ("cooperative_groups.h",),
     **dict.fromkeys(("FLT_MAX", "FLT_MIN", "FLT_EPSILON", "DBL_MAX"), ("cfloat", "float.h")),
     **dict.fromkeys(("uint8_t", "uint16_t", "uint32_t", "uint64_t"), ("cstdint", "stdint.h")),
@@ -73,7 +78,7 @@ def header(directive: str) -> str | None:
 def _headers(text: CudaText) -> Iterator[CompileError]:
     included = {name for token in text.tokens if token.kind == "directive" and (name := header(token.text))}
     for name, token in ((header(token.text), token) for token in text.tokens if token.kind == "directive"):
-        if name and name not in C_HEADERS | GROUPS and not CUDA_HEADER.fullmatch(name):
+        if name and name not in C_HEADERS | OWN_HEADERS and not CUDA_HEADER.fullmatch(name):
             yield text.refusal(
                 f"<{name}> is of the host's library, which a kernel cannot use: leave it out", token.start
             )

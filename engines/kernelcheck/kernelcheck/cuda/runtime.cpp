@@ -29,13 +29,14 @@ extern char __executable_start, end;
 namespace {
 typedef uint32_t u32;
 typedef uintptr_t Address;
-enum { READ, WRITE, ATOMIC };
+enum { READ, WRITE, ATOMIC, COPYING };
 enum State { READY, BARRIER, WARP, DONE };
 
 // Who touched a cell of memory last: a thread of the launch (0: nobody), how many barriers of its block and of its warp
 // it had passed, where in the program, and after how many atomics and fences of all threads.
 struct Stamp { u32 thread, epoch, warp_epoch, place, moment; };
-struct Cell { Stamp writer, reader, other; u32 atomic, fences; };
+struct Cell { Stamp writer, reader, other, copying; u32 atomic, fences; };  // copying: who began a copy to it that may still run
+struct Later { char* to; char what[16]; int size; u32 place, batch; };  // a copy to shared memory that runs beside its thread
 struct Entry { u32 used, more, what[6]; };  // what one warp touches at once: sectors, or words of shared memory
 struct Array { char* base; int64_t lo, hi, item, size; Cell* cells; int64_t grain, loaded, stored, sectors, requests; };
 struct Symbol { int64_t at, size; };
@@ -46,7 +47,7 @@ struct Fault {
 struct Fiber {
   jmp_buf saved; ucontext_t start; char* stack; bool started; State state; uint3 id; u32 index, epoch, warp_epoch, work;
   int barrier, line, value, how; unsigned mask; uint64_t word; uint64_t given[32]; u32 last_place, last_access; Address last_read;
-  bool fenced; u32 acquired, with; std::vector<u32> released;
+  bool fenced; u32 acquired, with, batch; std::vector<u32> released; std::vector<Later> copies;
 };
 struct Pending { char* at; int size; char old[16]; Fault fault; };  // two writes: a race, unless both write the same value
 struct Touch { u32 thread; int array; int64_t element; int how; };
@@ -138,6 +139,8 @@ Fault race(const char* space, int64_t array, int64_t at, int size, int how, u32 
 // One access to one cell: is it in order with those before it?
 void look(Cell& c, const char* space, int64_t array, int64_t at, char* p, int size, int how, u32 place) {
   bool shared = space[0] == 's'; u32 me = block_index * threads + now->index + 1;
+  if (c.copying.thread) return keep(race(space, array, at, size, how, place, c.copying, COPYING));
+  if (how == COPYING) return;  // it is begun: what it writes is looked at when it arrives
   if (!ordered(c.writer, shared, c.fences) && !(how == ATOMIC && c.atomic)) {
     Fault f = race(space, array, at, size, how, place, c.writer, c.atomic ? ATOMIC : WRITE);
     if (how == WRITE && !c.atomic && size <= 16) { Pending w{p, size, {}, f}; memcpy(w.old, p, size); pending.push_back(w); }
@@ -189,11 +192,13 @@ void global(int64_t k, char* p, int size, int how, u32 place) {
 }
 
 void shared(int64_t at, char* p, int size, int how, u32 place, int64_t symbol) {
-  shared_accesses++; const char* space = symbol < 0 ? "shared dynamic" : "shared";
+  shared_accesses += how != COPYING; const char* space = symbol < 0 ? "shared dynamic" : "shared";
   int64_t local = symbol < 0 ? at - tls_size : symbol < int64_t(symbols.size()) ? at - symbols[symbol].at : at;
   if (aligned && local % size) { Fault f = fault("misaligned", place, how); f.space = space; f.array = symbol; f.at = local; f.size = size; stop(f); }
-  Entry& e = shared_sites.entry(place);
-  for (int64_t w = at / 4; w <= (at + size - 1) / 4; w++) shared_sites.add(&e, u32(w));
+  if (how != COPYING) {
+    Entry& e = shared_sites.entry(place);
+    for (int64_t w = at / 4; w <= (at + size - 1) / 4; w++) shared_sites.add(&e, u32(w));
+  }
   if (how == READ) { now->last_read = Address(p); now->last_place = place; }
   int step = size < 4 ? size : 4;
   for (int i = 0; i < size; i += step) look(shared_cells[at + i], space, symbol, local + i, p + i, step, how, place);
@@ -244,6 +249,20 @@ void access(void* address, int size, int how, void* from, bool typed = true) {
   if (!symbols.empty() && a + (1 << 20) - Address(tls) < Address(tls_size) + (2 << 20)) return shared_static(p - tls, p, size, how, place);
   Fault f = fault("wild pointer", place, how); f.at = int64_t(a); f.size = size;
   stop(f);
+}
+
+// ---- copies to shared memory that run beside their threads: the bytes arrive at the wait
+void mark(const Later& copy, Stamp stamp) {
+  for (int i = 0; i < copy.size; i++) {
+    int64_t own = copy.to + i - tls, dynamic = copy.to + i - kc_dynamic;
+    if (own >= 0 && own < tls_size) shared_cells[own].copying = stamp;
+    else if (dynamic >= 0 && dynamic < dynamic_size) shared_cells[tls_size + dynamic].copying = stamp;
+  }
+}
+void arrive(const Later& copy) {
+  mark(copy, Stamp{});
+  access(copy.to, copy.size, WRITE, (void*)(code + copy.place));
+  memcpy(copy.to, copy.what, copy.size);
 }
 
 // ---- the scheduler
@@ -322,6 +341,8 @@ void run_block() {
   memset(tls, 0xff, tls_size); memset(kc_dynamic, 0xff, dynamic_size);  // shared memory starts with anything
   for (u32 i = 0; i < threads; i++) {
     Fiber& f = fibers[i]; f.state = READY; f.epoch = f.warp_epoch = f.work = f.acquired = 0; f.last_read = 0; f.fenced = false; f.released.clear();
+    for (auto& copy : f.copies) mark(copy, Stamp{});  // for which nobody waited
+    f.copies.clear(); f.batch = 0;
   }
   for (;;) {
     u32 done = 0; bool ready = false;
@@ -404,6 +425,22 @@ void kc_copy(void* to, const void* from, int size) {
 }
 void kc_move(void* to, const void* from, long size) {
   access((void*)from, int(size), READ, __builtin_return_address(0), false); access(to, int(size), WRITE, __builtin_return_address(0), false); memmove(to, from, size);
+}
+void kc_copy_later(void* to, const void* from, int size, int zeros, int line) {
+  void* here = __builtin_return_address(0);
+  if (Address(to) - START < SPACING * arrays.size()) {
+    Fault f = fault("assert", 0, READ); f.text = "dst_shared points into shared memory"; f.line = line; stop(f);
+  }
+  access(to, size, COPYING, here);
+  if (zeros < size) access((void*)from, size - zeros, READ, here, !zeros);
+  Later copy{(char*)to, {}, size, u32(Address(here) - code), now->batch}; memcpy(copy.what, from, size - zeros);
+  mark(copy, Stamp{block_index * threads + now->index + 1, now->epoch, now->warp_epoch, copy.place, moment}); now->copies.push_back(copy);
+}
+void kc_commit() { now->batch++; }
+void kc_wait_prior(size_t batches) {  // the newest `batches` that were committed may go on, and what is not committed
+  auto& all = now->copies; size_t n = 0;
+  while (n < all.size() && all[n].batch + batches < now->batch) arrive(all[n++]);
+  all.erase(all.begin(), all.begin() + n);
 }
 void kc_set(void* to, int value, long size) { access(to, int(size), WRITE, __builtin_return_address(0), false); memset(to, value, size); }
 void kc_fence() {

@@ -149,7 +149,8 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
     for n, token in enumerate(text.tokens):
         following = text.tokens[n + 1].text if n + 1 < len(text.tokens) else ""
         name = header(token.text) if token.kind == "directive" else None
-        theirs = name and CUDA_HEADER.fullmatch(name) and not (HERE / "types" / name).exists()
+        ours = name and any((HERE / folder / name).exists() for folder in ("types", "include"))
+        theirs = name and CUDA_HEADER.fullmatch(name) and not ours
         if theirs or name in ("assert.h", "cassert"):
             yield token.start, token.start + len(token.text), ""
         elif token.text == "static" and following == "__shared__":
