@@ -237,3 +237,29 @@ def test_a_copy_that_is_used_before_the_wait_is_a_race_and_a_wrong_call_is_told(
     with pytest.raises((kernelcheck.CudaFault, kernelcheck.CompileError), match=re.escape(phrase)) as caught:
         kernelcheck.compile_cuda(text)(grid=1, block=64, args=(torch.zeros(4, 64), torch.zeros(64), 4))
     assert line.strip("()") in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "copy",
+    [
+        "__pipeline_memcpy_async(&part[8 * t], &x[8 * t], 16);",
+        "((float4*)part)[t] = ((const float4*)x)[t];",
+        "for (int i = 0; i < 4; i++) ((int*)part)[4 * t + i] = ((const int*)x)[4 * t + i];",
+    ],
+)
+def test_halves_of_shared_memory_that_came_by_fours_are_not_uninitialised(copy):
+    source = f"""
+#include <cuda_pipeline.h>
+#include <cuda_fp16.h>
+__global__ void turned(const __half* x, __half* out) {{
+  __shared__ __align__(16) __half part[64];
+  int t = threadIdx.x;
+  if (t < 8) {{ {copy} }}
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  __syncthreads();
+  out[t] = part[63 - t];
+}}"""
+    x, out = torch.randn(64).half(), torch.zeros(64).half()
+    assert launched(source, block=64, args=(x, out)).fault is None
+    assert torch.equal(out, x.flip(0))

@@ -201,7 +201,11 @@ void shared(int64_t at, char* p, int size, int how, u32 place, int64_t symbol) {
   }
   if (how == READ) { now->last_read = Address(p); now->last_place = place; }
   int step = size < 4 ? size : 4;
-  for (int i = 0; i < size; i += step) look(shared_cells[at + i], space, symbol, local + i, p + i, step, how, place);
+  for (int i = 0; i < size; i += step) {
+    Cell& c = shared_cells[at + i]; look(c, space, symbol, local + i, p + i, step, how, place);
+    if (how == WRITE || how == ATOMIC)  // somebody may read parts of it, as halves of what was copied by fours
+      for (int j = 1; j < step; j++) { Cell& part = shared_cells[at + i + j]; part.writer = c.writer; part.atomic = c.atomic; part.fences = c.fences; }
+  }
 }
 
 void outside_shared(const char* space, int64_t symbol, int64_t at, int size, int how, u32 place, bool go_on) {
