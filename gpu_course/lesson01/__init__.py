@@ -348,6 +348,8 @@ def _(case: Case) -> None:
         ((1024, 1024, 255), torch.float32, 1.0, 4.1),
         ((1024, 1024, 200), torch.float32, 1.0, 300.0),
         ((1024, 1024, 230), torch.float32, 1.0, 60.0),
+        ((4, 256, 1024, 236), torch.float32, 1.0, 0.0),  # four dimensions, more than nine tenths
+        ((2, 2, 1024, 2**17), torch.float32, 1.0, 0.0),
         ((1024, 1024, 230), torch.float32, 1.0, 36.0),
         ((1_050_000_000,), torch.uint8, 1.0, 0.0),
         ((1024, 1024, 256), torch.float16, 0.5, 0.0),

@@ -211,7 +211,9 @@ def _(case: Case) -> None:
         got = case.call(_files(slower_us, **files))
         case.equal(got, late, why="the rank that comes last to the messages")
     files = _files({1: 300.0}, loading=True, ranks=3, once=1)
-    for turned, late in ((files[::-1], 1), (files[1:] + files[:1], 0), ([events[::-1] for events in files], 1)):
+    more = [files[0] + 900 * files[0][:1], *files[1:]]  # how many other events a rank has plays no part
+    backwards = [events[::-1] for events in files]
+    for turned, late in ((files[::-1], 1), (files[1:] + files[:1], 0), (backwards, 1), (more, 1)):
         case.equal(case.call(turned), late, why="the rank that comes last to the messages, whichever that is")
 
 
