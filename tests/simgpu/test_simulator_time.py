@@ -48,6 +48,41 @@ def test_a_result_that_has_its_place_already_is_written_and_not_read():
         assert ns(function) == once
 
 
+def test_a_call_that_was_there_before_costs_what_it_did_until_something_is_set_otherwise():
+    x, whole = torch.ones(2**20, device="sim"), torch.arange(2**20, device="sim")
+    for call in (lambda: x + 1, lambda: x.add_(1), lambda: x.view(2, -1), lambda: x.sum()):
+        assert len({ns(call) for _ in range(3)}) == 1
+    for dtype in (torch.float64, torch.float32, torch.float64):  # of a quotient of whole numbers
+        torch.set_default_dtype(dtype)
+        try:
+            assert (whole / 2).dtype is dtype
+            assert ns(lambda: whole / 2) == LIGHT_NS + elementwise(whole.nbytes + whole.numel() * dtype.itemsize)
+        finally:
+            torch.set_default_dtype(torch.float32)
+    for spec in ("H100 SXM", "T4", "H100 SXM"):
+        simgpu.reset()
+        simgpu.configure(spec=spec)
+        x + 1
+        x.add_(1)
+        torch.sim.synchronize()
+        length = elementwise(2 * x.nbytes, gpus.get(spec))
+        assert round(simgpu.clock_ms() * 1e6) == max(2 * LIGHT_NS, LIGHT_NS + length) + length
+
+
+def test_a_tensor_whose_shape_changed_is_not_taken_for_what_it_was():
+    x, y = torch.ones(2, 8, device="sim"), torch.ones(8, 2, device="sim")
+    for _ in range(2):
+        x + x
+        y.add_(y)
+    x.resize_(8, 2)
+    assert (x + y).shape == (8, 2)
+    y.transpose_(0, 1)
+    assert (y * 2).shape == (2, 8)
+    x.data = y
+    assert (x + y).shape == (2, 8)
+    assert torch.equal((x + y).cpu(), x.cpu() + y.cpu())
+
+
 @pytest.mark.parametrize("dtype, peak", [(torch.float32, "fp32"), (torch.float16, "fp16"), (torch.float64, "fp64")])
 def test_compute_bound(dtype, peak):
     a = torch.ones(768, 768, dtype=dtype, device="sim")

@@ -51,16 +51,17 @@ def pytest_report_header(config: pytest.Config) -> str:
     return f"simgpu: {count} x Simulated {settings.spec.name}, {size}: memory and times are simulated"
 
 
-@pytest.fixture(autouse=True)
-def _gpu_after_a_test() -> Generator[None]:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
     """Let an error of a kernel that no call of a test waited for fail that test, and no other."""
-    yield
-    if not (switch.is_on() and torch.cuda.is_initialized()):
-        return
     try:
-        torch.cuda.synchronize()
+        return (yield)
     finally:
-        readings.forgive()
+        if switch.is_on() and torch.cuda.is_initialized():
+            try:
+                torch.cuda.synchronize()
+            finally:
+                readings.forgive()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

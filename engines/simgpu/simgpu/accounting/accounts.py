@@ -113,14 +113,14 @@ class Accounts:
         if self.at_first is not None:
             called, self.at_first = self.at_first, None
             called()
-        ref, gpu, nbytes = _StorageRef(storage, self._on_free), self.gpus[index], storage.nbytes()
-        ref.gpu, ref.key, ref.nbytes = gpu, storage._cdata, 0
+        ref, gpu, nbytes, key = _StorageRef(storage, self._on_free), self.gpus[index], storage.nbytes(), storage._cdata
+        ref.gpu, ref.key, ref.nbytes = gpu, key, 0
         with self.lock:
-            self.live[ref.key] = ref  # first: a reference that nobody holds would not say when its storage dies
+            self.live[key] = ref  # first: a reference that nobody holds would not say when its storage dies
             try:
                 self.charge(ref, nbytes, 0)
             except torch.OutOfMemoryError:
-                del self.live[ref.key]
+                del self.live[key]
                 if self.watcher is not None:
                     self.watcher.refused(gpu.index, nbytes)
                 raise
@@ -129,7 +129,7 @@ class Accounts:
             if gpu.storages > gpu.most_storages:
                 gpu.most_storages = gpu.storages
         if self.races is not None:
-            self.races.made(ref.key, index, nbytes)
+            self.races.made(key, index, nbytes)
 
     def charge(self, ref: _StorageRef, nbytes: int, before: int) -> None:
         """Account `nbytes` to a storage that had `before`. Raises if they do not fit."""
@@ -151,21 +151,24 @@ class Accounts:
     def bury(self) -> None:
         """Take the bytes of dead storages off. Python looks for Ctrl-C between calls only, so that each step is whole
         or can be repeated."""
+        dead, live = self.dead, self.live
         with self.lock:
-            while self.dead:
-                ref = self.dead[0]
+            while dead:
+                ref = dead[0]
+                gpu, key = ref.gpu, ref.key
+                is_there = live.get(key) is ref
                 if self.watcher is not None:
                     self.watcher.gone(ref)
-                if self.races is not None and self.live.get(ref.key) is ref:
-                    self.races.gone(ref.key, ref.nbytes)
-                if ref.gpu.cache is not None:
-                    ref.gpu.cache.drop(ref)
+                if self.races is not None and is_there:
+                    self.races.gone(key, ref.nbytes)
+                if gpu.cache is not None:
+                    gpu.cache.drop(ref)
                 else:
-                    ref.gpu.counted_bytes, ref.nbytes = ref.gpu.counted_bytes - ref.nbytes, 0
-                if self.live.get(ref.key) is ref:
-                    del self.live[ref.key]
-                    ref.gpu.storages -= 1
-                self.dead.popleft()
+                    gpu.counted_bytes, ref.nbytes = gpu.counted_bytes - ref.nbytes, 0
+                if is_there:
+                    del live[key]
+                    gpu.storages -= 1
+                dead.popleft()
 
 
 ADVICE = (  # the two spaces are PyTorch's

@@ -109,7 +109,10 @@ class Clock(Meter):
         """
         if self.quiet:
             return
-        length_ns, bound = self.rates.kernel(cost)
+        self.queue(index, name, cost, *self.rates.kernel(cost), phase)
+
+    def queue(self, index: int, name: str, cost: Cost, length_ns: int, bound: str, phase: str | None = None) -> None:
+        """Queue a kernel as `kernel` does, whose cost takes `length_ns` at these rates, for what `bound` says."""
         with self.lock:
             if self.capture is not None:
                 self.capture.append(Captured(index, name, "compute", length_ns, cost, bound))

@@ -17,8 +17,9 @@ from simgpu.device import (
     shapes_only,
     state,
 )
+from simgpu.device.layouts import SPARSE, Layout, layout_of
 from simgpu.device.state import device_of
-from simgpu.device.tensor import CPU, SimTensor, adopt, as_sim, dense, refresh
+from simgpu.device.tensor import CPU, SimTensor, adopt, as_sim, dense, of_layout, refresh
 from simgpu.device.torch_functions import check_generator
 from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
@@ -27,12 +28,29 @@ from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine import determinism, flops, missing_kernels, waiting
 from simgpu.machine.operator_table import name_of, row_of, takes_host_long
 from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
+from simgpu.machine.rates import Rates
 
 aten = torch.ops.aten
 _in_autocast = torch._C._is_any_autocast_enabled
 _PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
+_IN_LISTS = frozenset({int, SimTensor})
 _NOTHING = nullcontext()
+_MOST_KNOWN = 512  # calls of one operator
 _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
+
+
+class Known:
+    """What is known of a simple operator for tensors of some layouts: what its result is like, and what it costs.
+
+    Its kernels take `length_ns` at these `rates`, for what `bound` says.
+    """
+
+    __slots__ = ("bound", "cost", "is_view", "layout", "length_ns", "rates")
+
+    def __init__(self, layout: Layout, is_view: bool, cost: Cost | None) -> None:
+        self.layout, self.is_view, self.cost = layout, is_view, cost
+        self.rates: Rates | None = None
+        self.length_ns, self.bound = 0, ""
 
 
 class Plan:
@@ -56,14 +74,19 @@ class Plan:
         self.pointwise = torch.Tag.pointwise in func.tags
         # met in inference mode only; what C++ asks of a tensor by prim is no operator of the dispatcher
         self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
-        unusual = self.composite or self.special or self.mutates or self.waits or self.waits_by_call
+        unusual = self.composite or self.special or self.waits or self.waits_by_call
         unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.alert
         by_name = any(a.kwarg_only for _, a in written)  # out=
         self.wide = frozenset() if by_name else missing_kernels.ONLY_WIDE_ON_THE_CPU.get(name, frozenset())
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
-        self.simple = not unusual and "quantize" not in name and one_tensor
+        self.simple = not (unusual or self.mutates) and "quantize" not in name and one_tensor
+        unusual = unusual or self.of_lists or self.wide or row.lacks or any(a.name == "generator" for a in arguments)
+        # writes its first tensor element by element, and needs none of the above
+        self.in_place = one_tensor and self.pointwise and self.mutates == (0,) and not unusual
         self.by_elements = not (self._flops or self.library)
+        self.steady = self.by_elements and row.price is None  # its price is that of its layouts, whatever is set
+        self.known: dict[tuple[Any, ...], Known] = {}  # by what `_run_simple` says of a call
         _plans[id(func)] = self
 
     @property
@@ -71,6 +94,12 @@ class Plan:
         """The formula of its operations, or None; whoever writes an operator may register one after its first call."""
         of_others = self._flops is None and self.func.namespace != "aten"
         return flop_registry.get(self.func.overloadpacket) if of_others else self._flops
+
+    def learn(self, call: tuple[Any, ...], known: Known) -> None:
+        """Know from now on what a call gives and costs."""
+        if len(self.known) >= _MOST_KNOWN:
+            self.known.clear()
+        self.known[call] = known
 
     @classmethod
     def of(cls, func: Operator) -> "Plan":
@@ -89,7 +118,7 @@ def dispatch(
     clock = state.world.clock
     if (clock.called_ns or clock.log is not None) and current_pass() != NO_PASS and (kind := new_node()):
         clock.called(kind)
-    if plan.simple and not kwargs and clock.races is None:
+    if (plan.simple or plan.in_place) and not kwargs and clock.races is None:
         result = _run_simple(func, plan, args)
         if result is not None:
             return result
@@ -108,70 +137,150 @@ SimTensor.__torch_dispatch__ = classmethod(dispatch)
 
 
 def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
-    """Run an operator whose tensors are all on one simulated GPU and whose result is one new tensor: the usual case.
+    """Run an operator whose tensors are all on one simulated GPU, and whose result is one tensor: the usual case.
 
     Returns None, with nothing done, where the call is of another kind.
     """
-    inner, tensors, ordered = [], [], plan.by_elements
+    inner: list[Any] = []
+    tensors: list[SimTensor] = []
+    like: list[Any] = []  # by what a call is known
     for arg in args:
         kind = type(arg)
         if kind is SimTensor:
             tensors.append(arg)
             inner.append(arg._inner)
+            like.append(arg._layout or layout_of(arg))
         elif kind in _PLAIN:
             inner.append(arg)
-        elif kind is list and _takes(arg):
-            ordered = False
+            like.append(kind if kind is float else arg)
+        elif kind is list and len(kinds := set(map(type, arg))) == 1 and not kinds.isdisjoint(_IN_LISTS):
             inner.append(_unwrap(arg, tensors))
+            like.append(tuple([one if type(one) is int else one._layout or layout_of(one) for one in arg]))
         else:
             return None
-    index, nbytes, wide = -1, 0, plan.wide
-    for tensor in tensors:
-        values, size, gpu = tensor._inner, tensor._nbytes, tensor._index
-        dtype = values.dtype
-        if index < 0:
-            index = gpu
-        if gpu != index or size < 0 or (wide and dtype in wide):  # below 0: sparse
-            return None
-        ordered = ordered and values.is_contiguous()
-        if dtype.is_complex and not (ordered and plan.pointwise):  # it may be a conjugate view
-            return None
-        nbytes += size
-    if index < 0 or _in_region_of_the_cpu():
+    world = state.world
+    if _in_autocast() and _in_region_of_the_cpu():
         return None
+    call = tuple(like)
+    known = plan.known.get(call)
+    if plan.in_place:
+        return _run_in_place(func, plan, args, tensors, inner, call)
+    if known is None or world.only_shapes:
+        return _run_first(func, plan, tensors, inner, call)
+    out = func._op(*inner)
+    if out.dtype is not known.layout.dtype or out.stride() != known.layout.strides:  # a setting has changed meanwhile
+        return _accounted(plan, tensors, inner, out, call)
+    return _as_known(plan, known, tensors, inner, out)
+
+
+def _run_first(func: Operator, plan: Plan, tensors: list[Any], inner: list[Any], call: Args) -> SimTensor | None:
+    """Run a simple operator of whose layouts nothing is known yet, or return None where the call is of another kind."""
+    layouts = [layout_of(tensor) for tensor in tensors]
+    if SPARSE in layouts or len({layout.index for layout in layouts}) != 1:
+        return None
+    if not plan.wide.isdisjoint(layout.dtype for layout in layouts):
+        return None
+    if any(layout.dtype.is_complex for layout in layouts) and not _in_order(plan, layouts, inner):
+        return None  # it may be a conjugate view
     if plan.row.lacks is not None:
         plan.row.lacks.refuse(tensors)
     out = shapes_only.computed(func, plan, inner, {}) if state.world.only_shapes else func._op(*inner)
-    return _accounted(plan, index, tensors, inner, out, nbytes if ordered else None)
+    return _accounted(plan, tensors, inner, out, call)
+
+
+def _in_order(plan: Plan, layouts: list[Layout], inner: list[Any]) -> bool:
+    """Return whether an operator reads all its tensors in the order of their memory, element by element."""
+    by_itself = plan.by_elements and not any(type(value) is list for value in inner)
+    return by_itself and all([layout.in_order for layout in layouts])
 
 
 def _accounted(
-    plan: Plan, index: int, tensors: list[Any], inner: list[Any], out: torch.Tensor, nbytes: int | None
+    plan: Plan, tensors: list[SimTensor], inner: list[Any], out: torch.Tensor, call: tuple[Any, ...]
 ) -> SimTensor:
-    """Return what a simple operator gave as a tensor of GPU `index`, with its bytes and its time accounted.
+    """Return what a simple operator gave as a tensor of its GPU, with its bytes and its time accounted.
 
-    `nbytes` are those of its inputs, where it reads them in order and does one operation for each element.
+    What a `call` of these layouts gives, and what it costs, is known from now on.
     """
+    layouts = [layout_of(tensor) for tensor in tensors]
+    index = layouts[0].index
     if out.layout is not torch.strided or out.is_nested:
         return as_sim(out, index)
     storage, world = out.untyped_storage(), state.world
     memory, clock = world.memory, world.clock
     if memory.dead:
         memory.bury()
-    if storage._cdata in memory.live:
+    is_view, cost = storage._cdata in memory.live, None
+    if is_view:
         clock.called("view")
-        return _view(out, index, tensors)
-    size, dtype = out.nbytes, out.dtype
-    memory.own_storage(storage, index)
-    if nbytes is not None:
-        rate = "fp64" if dtype is torch.float64 else "fp32"
-        clock.kernel(index, plan.name, price_of_elements(size // dtype.itemsize, nbytes + size, rate))
-    elif not plan.row.memory_only:
-        clock.kernel(index, plan.name, price(plan, [t._inner for t in tensors], [out], inner, {}, out))
-    return as_sim(out, index) if dtype.is_complex else dense(out, index, size)
+        result = _view(out, index, tensors)
+    else:
+        memory.own_storage(storage, index)
+        if _in_order(plan, layouts, inner):
+            nbytes, rate = sum([layout.nbytes for layout in layouts]), "fp64" if out.dtype is torch.float64 else "fp32"
+            cost = price_of_elements(out.nbytes // out.itemsize, nbytes + out.nbytes, rate)
+        elif not plan.row.memory_only:
+            cost = price(plan, [tensor._inner for tensor in tensors], [out], inner, {}, out)
+        if cost is not None:
+            clock.kernel(index, plan.name, cost)
+        result = as_sim(out, index) if out.dtype.is_complex else dense(out, index)
+    layout = layout_of(result)
+    usual = is_view == plan.func.is_view and layout.usual and all([one.usual for one in layouts])
+    if usual and not world.only_shapes:
+        plan.learn(call, Known(layout, is_view, cost))
+    return result
 
 
-def _view(out: torch.Tensor, index: int, tensors: list[Any]) -> SimTensor:
+def _as_known(plan: Plan, known: Known, tensors: list[SimTensor], inner: list[Any], out: torch.Tensor) -> SimTensor:
+    """Return what a simple operator gave, as `_accounted` does, where a call of the same layouts was accounted before.
+
+    It is a view where that one's result was, or was given its own memory.
+    """
+    world = state.world
+    memory, clock, layout = world.memory, world.clock, known.layout
+    if known.is_view:
+        clock.called("view")
+        for tensor in tensors:
+            if tensor._inner is out:
+                return tensor
+        if torch.is_inference_mode_enabled():
+            return _view(out, layout.index, tensors)
+        return of_layout(out, layout)
+    memory.own_storage(out.untyped_storage(), layout.index)
+    if plan.steady:
+        _queue(plan, known)
+    elif known.cost is not None:  # settings, such as that of TF32, are in its price
+        clock.kernel(layout.index, plan.name, price(plan, [t._inner for t in tensors], [out], inner, {}, out))
+    return of_layout(out, layout)
+
+
+def _queue(plan: Plan, known: Known) -> None:
+    """Account the time of an operator as it is known."""
+    clock = state.world.clock
+    if known.cost is None or clock.quiet:
+        return
+    if known.rates is not clock.rates:
+        known.rates, (known.length_ns, known.bound) = clock.rates, clock.rates.kernel(known.cost)
+    clock.queue(known.layout.index, plan.name, known.cost, known.length_ns, known.bound)
+
+
+def _run_in_place(
+    func: Operator, plan: Plan, args: Args, tensors: list[SimTensor], inner: list[Any], call: tuple[Any, ...]
+) -> Any:
+    """Run an operator that changes its first tensor and no shape; a `call` of the same layouts is known afterwards."""
+    known, world = plan.known.get(call), state.world
+    if known is None or world.only_shapes or world.clock.failure is not None or shapes_in_place.any_stale():
+        result = _run(func, plan, args, {})
+        usual = result is args[0] and all([layout_of(tensor).usual for tensor in tensors])
+        if usual and plan.steady and not world.only_shapes:
+            cost = price(plan, [tensor._inner for tensor in tensors], [inner[0]], inner, {}, inner[0])
+            plan.learn(call, Known(layout_of(result), False, cost))
+        return result
+    func._op(*inner)
+    _queue(plan, known)
+    return args[0]
+
+
+def _view(out: torch.Tensor, index: int, tensors: list[SimTensor]) -> SimTensor:
     """Return a dense tensor in memory that is accounted: the one of `tensors` that it is, else a new view."""
     for tensor in tensors:
         if tensor._inner is out:
@@ -179,18 +288,12 @@ def _view(out: torch.Tensor, index: int, tensors: list[Any]) -> SimTensor:
     if torch.is_inference_mode_enabled() and not out.is_inference():
         with torch.inference_mode(False):  # a view of a tensor made outside stays an ordinary tensor
             return as_sim(out, index)
-    return as_sim(out, index) if out.dtype.is_complex or out.is_neg() else dense(out, index, out.nbytes)
+    return as_sim(out, index) if out.dtype.is_complex or out.is_neg() else dense(out, index)
 
 
 def _in_region_of_the_cpu() -> bool:
     """Return whether autocast is on for the CPU, which must not touch values of a GPU."""
     return _in_autocast() and torch.is_autocast_enabled("cpu")
-
-
-def _takes(items: list[Any]) -> bool:
-    """Return whether a list is one of sizes, or one of tensors on simulated GPUs."""
-    kinds = set(map(type, items))
-    return kinds == {int} or kinds == {SimTensor}
 
 
 def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:

@@ -30,7 +30,7 @@ class _OfAProgram(SimTensor):
     """What the classes of both have in common; `_class` is the program's."""
 
     _class: type[torch.Tensor]
-    _inner, _index, _nbytes = (_part(name) for name in OURS)
+    _inner, _index, _layout = (_part(name) for name in OURS)
 
     @classmethod
     def __torch_function__(

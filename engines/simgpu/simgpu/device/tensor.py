@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from simgpu.device import state
+from simgpu.device.layouts import SPARSE, Layout
 from simgpu.device.state import Device, device_of
 from simgpu.ground import device_kind, sparse
 from simgpu.ground.torch_internals import BASE, TORCH
@@ -24,9 +25,8 @@ from simgpu.machine.prices import Cost
 CPU = torch.device("cpu")
 _Keys, _Key = TORCH._C.DispatchKeySet, TORCH._C.DispatchKey
 KEYS = _Keys(_Key.AutocastPrivateUse1) | _Keys(_Key.AutocastCUDA)
-OURS = ("_inner", "_index", "_nbytes")
+OURS = ("_inner", "_index", "_layout")
 make = torch.Tensor._make_wrapper_subclass
-_SPARSE = -1  # in the place of a sparse tensor's bytes, which change with its values
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -85,7 +85,7 @@ class SimTensor(torch.Tensor):
     __module__ = "torch"  # by which libraries for several frameworks, such as autoray, tell whose an array is
     _inner: torch.Tensor
     _index: int
-    _nbytes: int
+    _layout: Any  # a `Layout`, None until somebody asks for it, or SPARSE
     __torch_dispatch__: Any  # `operators.dispatch`
     __torch_function__: Any = torch._C._disabled_torch_function_impl
 
@@ -133,7 +133,7 @@ class SimTensor(torch.Tensor):
     ) -> torch.Tensor:
         if device is not None and not device_kind.is_ours(torch.device(device)):
             raise RuntimeError(f"Expected a '{device_kind.kind}' device for new, but found {device}")
-        if self._nbytes == _SPARSE:
+        if self._layout is SPARSE:
             return torch.sparse_coo_tensor(*args or ((0,),), dtype=self.dtype, device=device or self.device)
         if len(args) == 1 and isinstance(args[0], torch.Tensor):
             return args[0].detach()
@@ -194,7 +194,7 @@ class SimTensor(torch.Tensor):
         if not isinstance(new, SimTensor):
             raise RuntimeError(f"cannot assign a tensor on {new.device} to .data of a tensor on {self.device}")
         BASE.data.__set__(self, new)
-        self._inner, self._index, self._nbytes = new._inner, new._index, new._nbytes
+        self._inner, self._index, self._layout = new._inner, new._index, new._layout
 
     def _set_grad(self, new: torch.Tensor | None) -> None:
         if isinstance(new, torch.Tensor) and new.device != self.device:
@@ -236,7 +236,7 @@ class SimTensor(torch.Tensor):
             clone = self.data.clone(memory_format=torch.preserve_format)
             new = memo[id(self)] = torch.nn.Parameter(clone, self.requires_grad)
             return new
-        if self._nbytes == _SPARSE:
+        if self._layout is SPARSE:
             memo[id(self)] = copied = adopt(self._inner.clone(), self._index).requires_grad_(self.requires_grad)
             return copied
         inner = torch.empty(0, dtype=self.dtype, device=CPU)
@@ -255,7 +255,7 @@ class SimTensor(torch.Tensor):
         state.world.clock.report(math.inf)
         if state.forked:
             raise RuntimeError("a tensor on the simulated GPU cannot leave a worker process: return a CPU tensor")
-        if self._nbytes == _SPARSE:
+        if self._layout is SPARSE:
             coo = self.layout is torch.sparse_coo
             about = (*sparse.parts(self), self.size(), *([self.is_coalesced()] if coo else []))
             return TORCH._utils._rebuild_sparse_tensor, (self.layout, about)
@@ -338,7 +338,7 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
         )
     if inner.layout is not torch.strided:
         return _as_sparse(inner, index)
-    tensor = dense(inner, index, inner.nbytes)
+    tensor = dense(inner, index)
     if inner.dtype.is_complex and inner.is_conj():
         torch._C._set_conj(tensor, True)
     if inner.is_neg():
@@ -346,17 +346,27 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
     return tensor
 
 
-def dense(inner: torch.Tensor, index: int, nbytes: int) -> SimTensor:
-    """Return `inner`, dense and no conjugate or negative view, of so many bytes that are accounted, as `as_sim` does.
-
-    Arguments go by place, since every result of an operator passes here and names take C++ a quarter of the time.
-    """
+def dense(inner: torch.Tensor, index: int) -> SimTensor:
+    """Return `inner`, dense and no conjugate or negative view, whose bytes are accounted, as `as_sim` does."""
     device = state.world.meta_devices[index]
     tensor: Any = make(
         SimTensor, inner.size(), inner.stride(), inner.storage_offset() or None, None, inner.dtype, torch.strided,
         device, False, False, None, False, False, KEYS,
     )  # fmt: skip
-    tensor._inner, tensor._index, tensor._nbytes = inner, index, nbytes
+    tensor._inner, tensor._index, tensor._layout = inner, index, None
+    return tensor
+
+
+def of_layout(inner: torch.Tensor, layout: Layout) -> SimTensor:
+    """Return `inner` as `dense` does, where its layout is known.
+
+    Arguments go by place, since most results of operators pass here and names take C++ a quarter of the time.
+    """
+    tensor: Any = make(
+        SimTensor, layout.sizes, layout.strides, inner.storage_offset() or None, None, layout.dtype, torch.strided,
+        layout.device, False, False, None, False, False, KEYS,
+    )  # fmt: skip
+    tensor._inner, tensor._index, tensor._layout = inner, layout.index, layout
     return tensor
 
 
@@ -371,7 +381,7 @@ def _as_sparse(inner: torch.Tensor, index: int) -> SimTensor:
         )
     shell = torch.empty(inner.shape, layout=inner.layout, dtype=inner.dtype, device="meta")
     tensor: Any = TORCH.Tensor._make_subclass(SimTensor, shell, False, dispatch_device=True)
-    tensor._inner, tensor._index, tensor._nbytes = inner, index, _SPARSE
+    tensor._inner, tensor._index, tensor._layout = inner, index, SPARSE
     return tensor
 
 
@@ -392,7 +402,7 @@ def adopt(inner: torch.Tensor, index: int) -> SimTensor:
 def refresh(tensor: SimTensor) -> None:
     """Make shape, strides and bits of the wrapper equal to those of its values, which an operation has changed."""
     inner = tensor._inner
-    if tensor._nbytes == _SPARSE:
+    if tensor._layout is SPARSE:
         own(inner, tensor._index)
         return
     state.world.memory.own(inner, tensor._index)
@@ -403,6 +413,6 @@ def refresh(tensor: SimTensor) -> None:
         outside = torch.is_inference_mode_enabled() and not tensor.is_inference()
         with torch.inference_mode(False) if outside else nullcontext():
             BASE.data.__set__(tensor, as_sim(inner, tensor._index))
-        tensor._nbytes = inner.nbytes
+        tensor._layout = None
     if inner.dtype.is_complex and tensor.is_conj() != inner.is_conj():  # lu_solve sets it, given out=
         torch._C._set_conj(tensor, inner.is_conj())
