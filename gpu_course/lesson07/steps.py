@@ -90,37 +90,30 @@ def _(case: Case) -> None:
         changed = any(not torch.equal(now.cpu(), before) for now, before in zip(batch, copies, strict=True))
         case.instead(changed, "modifies x or y", "the caller still needs the batch")
         case.instead(not steps, "takes no step with the given optimizer", "the weights change in optimizer.step()")
-        case.instead(
-            len(steps) > 1, f"takes {len(steps)} steps", "gradients of all parts add up in .grad: step once, after all"
-        )
+        why = "gradients of all parts add up in .grad: step once, after all"
+        case.instead(len(steps) > 1, f"takes {len(steps)} steps", why)
         now = vector(model.parameters())
         if not torch.allclose(now, weights[number + 1], rtol=1e-4, atol=2e-6):
             _name_change(case, number, now, weights)
             return
         _compare_loss(case, spent[number].value, naive[number].value.to(case.device))
-        case.instead(
-            spent[number].flops < 0.99 * naive[number].flops,
-            "computes on the CPU what belongs on the device",
-            "the budget is that of the device's memory, and the work stays there",
-        )
+        fewer_flops = spent[number].flops < 0.99 * naive[number].flops
+        why = "the budget is that of the device's memory, and the work stays there"
+        case.instead(fewer_flops, "computes on the CPU what belongs on the device", why)
         unchanged(case, state, model, "the next step would go another way")
     at_once, again = max(model.went, default=0), "the" if model.again else "no"
-    over_budget(
-        case,
-        floor,
-        max(spent, key=lambda one: one.peak_bytes),
-        max(one.peak_bytes for one in naive) // 4,
-        call,
+    why = (
         f"{_rows(at_once)} went through the model at a time, and backward computed {again} blocks again; "
-        "weights, gradients and the optimizer's state do not shrink with the batch",
+        "weights, gradients and the optimizer's state do not shrink with the batch"
     )
-    times = sum(one.time_ms for one in spent) / sum(one.time_ms for one in naive)
+    limit_bytes = max(step.peak_bytes for step in naive) // 4
+    over_budget(case, floor, max(spent, key=lambda step: step.peak_bytes), limit_bytes, call, why)
+    times = sum(step.time_ms for step in spent) / sum(step.time_ms for step in naive)
+    why = f"with {_rows(at_once)} at a time: every part launches all kernels again (simulated time)"
+    if moved_bytes > naive[0].peak_bytes:
+        why = "what goes to the host and comes back waits for the bus (simulated time)"
     case.instead(
-        times > 6,
-        f"the result is right, but it takes {times:.1f} times the naive time, and 6 are allowed",
-        "what goes to the host and comes back waits for the bus (simulated time)"
-        if moved_bytes > naive[0].peak_bytes
-        else f"with {_rows(at_once)} at a time: every part launches all kernels again (simulated time)",
+        times > 6, f"the result is right, but it takes {times:.1f} times the naive time, and 6 are allowed", why
     )
 
 
@@ -413,11 +406,8 @@ def _two_parts(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> None:
 def _compare_gradient(case: Case, got: torch.Tensor, loss: object, each: list[torch.Tensor]) -> None:
     """Fail unless the gradient `got` is the sum of what the rows add, `each`."""
     nan = bool(got.isnan().any()) or (isinstance(loss, torch.Tensor) and bool(loss.isnan().any()))
-    case.instead(
-        nan,
-        "the loss or its gradient is NaN",
-        "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all",
-    )
+    why = "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all"
+    case.instead(nan, "the loss or its gradient is NaN", why)
     right = torch.stack(each).sum(0)
     if not nan and (got - right).norm() > 1e-4 * right.norm():  # .float() before the loss is right, 16 bits are not
         _name_gradient(case, "the gradient", got, right, lambda: each)
@@ -426,11 +416,8 @@ def _compare_gradient(case: Case, got: torch.Tensor, loss: object, each: list[to
 def _compare_loss(case: Case, value: object, expected: torch.Tensor) -> None:
     """Fail unless the answer returned the loss of the whole batch, of any floating format."""
     case.instead(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
-    case.instead(
-        isinstance(value, torch.Tensor) and value.requires_grad,
-        "returns the loss with its graph",
-        "whoever keeps it keeps the graph: return loss.detach()",
-    )
+    why = "whoever keeps it keeps the graph: return loss.detach()"
+    case.instead(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph", why)
     value = value.to(expected.dtype) if isinstance(value, torch.Tensor) and value.dim() == 0 else value
     why = "the mean loss of all tokens of the batch that count, before the step"
     case.equal(value, expected, rtol=1e-4, why=why)
