@@ -263,3 +263,19 @@ __global__ void turned(const __half* x, __half* out) {{
     x, out = torch.randn(64).half(), torch.zeros(64).half()
     assert launched(source, block=64, args=(x, out)).fault is None
     assert torch.equal(out, x.flip(0))
+
+
+@pytest.mark.parametrize(("count", "wait", "kind"), [(4, True, None), (3, True, "uninitialised"), (4, False, "race")])
+def test_what_was_written_byte_by_byte_is_looked_at_where_it_is_read_by_fours(count, wait, kind):
+    source = f"""
+__global__ void turned(const unsigned char* x, int* out) {{
+  __shared__ __align__(4) unsigned char part[256];
+  int t = threadIdx.x;
+  for (int i = 0; i < {count}; i++) part[4 * t + i] = x[4 * t + i];
+  {"__syncthreads();" if wait else ""}
+  out[t] = ((int*)part)[63 - t];
+}}"""
+    x, out = torch.arange(256, dtype=torch.uint8), torch.zeros(64, dtype=torch.int32)
+    fault = launched(source, block=64, args=(x, out)).fault
+    assert fault is None if kind is None else kind in fault.kind
+    assert kind or torch.equal(out, x.view(torch.int32).flip(0))

@@ -202,9 +202,12 @@ void shared(int64_t at, char* p, int size, int how, u32 place, int64_t symbol) {
   if (how == READ) { now->last_read = Address(p); now->last_place = place; }
   int step = size < 4 ? size : 4;
   for (int i = 0; i < size; i += step) {
-    Cell& c = shared_cells[at + i]; look(c, space, symbol, local + i, p + i, step, how, place);
-    if (how == WRITE || how == ATOMIC)  // somebody may read parts of it, as halves of what was copied by fours
-      for (int j = 1; j < step; j++) { Cell& part = shared_cells[at + i + j]; part.writer = c.writer; part.atomic = c.atomic; part.fences = c.fences; }
+    Cell& c = shared_cells[at + i]; Stamp before = c.writer; look(c, space, symbol, local + i, p + i, step, how, place);
+    for (int j = 1; j < step && i + j < size; j++) {  // parts that were written by themselves, or that somebody may read by themselves
+      Cell& part = shared_cells[at + i + j];
+      if (memcmp(&part.writer, &before, sizeof before)) look(part, space, symbol, local + i + j, p + i + j, 1, how, place);
+      if (how == WRITE || how == ATOMIC) { part.writer = c.writer; part.atomic = c.atomic; part.fences = c.fences; }
+    }
   }
 }
 
