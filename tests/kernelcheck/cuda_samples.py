@@ -1083,7 +1083,6 @@ HOSTILE = [
     ("__device__ float f(float);\n__global__ void k(float* x){\n x[0] = f(1); }", "undefined reference", [F(64)]),
     ("__global__ int k(float* x){ return 1; }", "a kernel returns void", [F(64)]),
     ("void k(float* x){ }", "there is no kernel", [F(64)]),
-    ("__global__ void kk(float* x){ }", "there is no kernel k; there is kk", [F(64)]),
     ("__global__ void k(float* x){ x[i] = 1; }", 'identifier "i" is undefined', [F(64)]),
     ("__global__ void k(float* x){ x[threadidx.x] = 1; }", "is undefined; did you mean threadIdx?", [F(64)]),
     ("__global__ void k(float* x){ string s = 1; }", 'identifier "string" is undefined', [F(64)]),

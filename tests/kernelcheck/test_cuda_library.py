@@ -279,3 +279,8 @@ __global__ void turned(const unsigned char* x, int* out) {{
     fault = launched(source, block=64, args=(x, out)).fault
     assert fault is None if kind is None else kind in fault.kind
     assert kind or torch.equal(out, x.view(torch.int32).flip(0))
+
+
+def test_a_name_that_no_kernel_has_is_told_beside_those_that_are_there():
+    with pytest.raises(kernelcheck.CompileError, match="there is no kernel k; there is kk"):
+        kernelcheck.compile_cuda("__global__ void kk(float* x){ }", "k")
