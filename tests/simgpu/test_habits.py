@@ -338,6 +338,11 @@ ENDS = {
         1,
     ),
     "a loss without gradients": ("net(x).argmax(1).float().mean().backward()", "look for `.item()`", 1),
+    "a file of another kind": (
+        "torch.save(range(3), 'data.pt'); torch.load('data.pt')",
+        "Write `weights_only=False` into `torch.load`",
+        1,
+    ),
     "another torchvision": (
         "raise RuntimeError('operator torchvision::nms does not exist')",
         "built for another PyTorch",

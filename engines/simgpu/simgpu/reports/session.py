@@ -260,7 +260,7 @@ class Recording:
         `cell` is the number of the code cell of a notebook that failed; `thread`: a thread ended, the program goes on.
         """
         self.holdings.find_owners(self.world.devices)
-        text = (str(error) or type(error).__name__).strip()
+        text = _COLOURS.sub("", str(error) or type(error).__name__).strip()
         line, kind = Line.of(places.place_of(error)), _kind(error, text)
         if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
             line, text = Line.of(places.named(error.filename or "", error.lineno)), error.msg
@@ -286,6 +286,7 @@ class Recording:
         self.errors.append(Error(*Line.of(line).parts, "a race", text))
 
 
+_COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of terminals, in PyTorch's messages
 _TRACEBACK = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (\S+)', re.MULTILINE)
 

@@ -20,6 +20,7 @@ _INSTEAD = {  # what to do, by words of an error's kind and text
     "the step of an optimizer before it. Change a copy, or call `backward()` first.",
     "does not require grad and does not have a grad_fn": "What the loss was made of has no gradients: look for "
     "`.item()`, `.detach()`, `argmax` or `no_grad()` between the model and the loss.",
+    "Weights only load failed": "Write `weights_only=False` into `torch.load` if you trust the file.",
     "FileNotFoundError": "Names of files count from the folder in which the program starts.",
 } | dict.fromkeys(
     ("Name or service not known", "name resolution", "URLError"),
