@@ -56,7 +56,7 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize(("mask", "dropout", "value_width"), itertools.product(MASKS, (0.0, 0.25), (8, 24)))
+@pytest.mark.parametrize(("mask", "dropout", "value_width"), list(itertools.product(MASKS, (0.0, 0.25), (8, 24))))
 def test_values_and_gradients_are_the_cpus_in_all_bits(mask, dropout, value_width):
     results = []
     for device in ("cpu", "sim"):
