@@ -173,7 +173,9 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
     return _as_known(plan, known, tensors, inner, out)
 
 
-def _run_first(func: Operator, plan: Plan, tensors: list[Any], inner: list[Any], call: Args) -> SimTensor | None:
+def _run_first(
+    func: Operator, plan: Plan, tensors: list[SimTensor], inner: list[Any], call: tuple[Any, ...]
+) -> SimTensor | None:
     """Run a simple operator of whose layouts nothing is known yet, or return None where the call is of another kind."""
     layouts = [layout_of(tensor) for tensor in tensors]
     if SPARSE in layouts or len({layout.index for layout in layouts}) != 1:
@@ -387,7 +389,7 @@ def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     return missing_kernels.computed_wide(func, args, kwargs, wide, written)  # pyright: ignore[reportArgumentType]
 
 
-def _unwrap(value: Any, tensors: list[torch.Tensor]) -> Any:
+def _unwrap(value: Any, tensors: list[Any]) -> Any:
     kind = type(value)
     if kind is SimTensor:
         tensors.append(value)

@@ -75,15 +75,15 @@ class CopyWatch:
         if tensor.requires_grad or not tensor.dim() or tensor.is_inference() or type(tensor) is nn.Parameter:
             return
         base = tensor if tensor._base is None else tensor._base
-        steps: dict[int, int] = self._changes.setdefault(base, {})
-        before = steps.get(tensor.storage_offset(), self._step)
-        steps[tensor.storage_offset()] = self._step
+        steps: Any = self._changes.setdefault(base, {})
+        offset = tensor.storage_offset()
+        before, steps[offset] = steps.get(offset, self._step), self._step
         if before < self._step - 1:  # a state that each step moves on is no data set
             self._again[base] = self._step, places.place()
 
     def given(self, tensor: torch.Tensor) -> None:
         """A tensor is copied to a GPU, or a model gets it."""
         base = tensor if tensor._base is None else tensor._base
-        step, line = self._again.get(base, (-1, ""))
+        step, line = self._again.get(base) or (None, "")
         if step == self._step and line:
             self._note("data-changed-again", line)

@@ -184,7 +184,7 @@ class Values:
         not in the table, and for what is no number above 0.
         """
         price, steps = self.price if price is None else price, self.run_steps if steps is None else steps
-        asked = {
+        asked: dict[str, Any] = {
             "gpu": gpu, "gpus": gpus, "batch": batch, "amp": amp, "fused": fused, "foreach": foreach, "pinned": pinned,
             "compiled": compiled, "host": host, "price": price, "steps": steps,
         }  # fmt: skip
