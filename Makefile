@@ -1,4 +1,5 @@
-# Each target makes or updates .venv first. Examples: make lab ARGS="--no-browser --port 8890", make test ARGS="-k devices"
+# Each target makes or updates .venv first. Examples: make lab ARGS="--no-browser --port 8890",
+# make test-units ARGS="-k devices"
 # TORCH=cpu or TORCH=cuda chooses PyTorch's build; without it Linux without an NVIDIA driver gets the one without CUDA.
 PYTHON ?= python3
 ARGS ?=
@@ -8,24 +9,24 @@ READY := .venv/.course-ready
 LAB := .venv/.course-lab
 # A worker for each core, up to eight: each takes 2 GB with its kernel and its ranks.
 PYTEST := $(BIN)/python -m pytest --nbval -n auto --maxprocesses 8
-ENGINES := tests/simgpu tests/kernelcheck tests/ranklaunch tests/benchmarks
+UNITS := tests/gpu_course tests/course_utils tests/simgpu tests/kernelcheck tests/ranklaunch tests/benchmarks
 
-.PHONY: lab test test-all test-engines test-mistakes test-machines test-torch card lint format record site pdf slides solutions address wheel chosen
+.PHONY: lab test test-all test-units test-mistakes test-machines test-torch card lint format record site pdf slides solutions address wheel chosen
 
 lab: $(LAB)  ## open the lessons in JupyterLab
 	@$(BIN)/python tools/workbook.py $(ARGS)
 
-test: $(READY)  ## every notebook, the tests of exercises and helpers, and the gates
+test: $(READY)  ## every notebook, the gates on them, and the answers with which lessons go on
 	@$(PYTEST) $(ARGS)
 
 test-all: $(READY)  ## what takes longer as well
 	@$(PYTEST) -m "slow or not slow" notebooks tests $(ARGS)
 	@$(MAKE) test-torch
 
-test-engines: $(READY)  ## the tests of simgpu, kernelcheck and ranklaunch, and of figures; CI runs it as well
-	@$(PYTEST) $(ENGINES) $(ARGS)
+test-units: $(READY)  ## the tests of exercises, helpers, engines and stored figures; CI runs it as well
+	@$(PYTEST) $(UNITS) $(ARGS)
 
-test-mistakes: $(READY)  ## answers to exercises that `make test` does not try; CI runs it as well
+test-mistakes: $(READY)  ## answers to exercises that `make test-units` does not try; CI runs it as well
 	@$(PYTEST) -m mistakes tests/gpu_course $(ARGS)
 
 test-torch: $(READY)  ## the same tests on the oldest supported and the newest torch (GBs are downloaded)

@@ -108,7 +108,7 @@ STORED = [
         exercise,
         answer,
         id=f"{exercise.lesson}-{exercise.name}-{at}",
-        marks=[pytest.mark.slow, *[pytest.mark.mistakes] * (at == 0)],  # `make test` tries those of the lesson
+        marks=[pytest.mark.slow, *[pytest.mark.mistakes] * (at == 0)],  # `make test-units` tries those of the lesson
     )
     for exercise in TRIED
     for at, (_, answer) in enumerate(stored(exercise))

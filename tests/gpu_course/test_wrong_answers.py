@@ -1,4 +1,7 @@
-"""Does every exercise accept its reference, reject each stored wrong answer by name, and agree with its lesson?"""
+"""Does every exercise reject each stored wrong answer by name, and agree with its lesson?
+
+That it accepts its reference is asked in `tests/notebooks/test_references.py`.
+"""
 
 import ast
 import copy
@@ -14,20 +17,17 @@ import textwrap
 import pytest
 import torch
 
-import kernelcheck
-from course_utils import devices
 from gpu_course.catalogue import registry
-from gpu_course.checks import Edit, Exercise, WrongAnswer, alike, edges, engine
+from gpu_course.checks import Edit, Exercise, WrongAnswer, alike, engine
 from tests.gpu_course.wrong_answers import stored
 from tests.notebooks.test_notebooks import stub_of
+from tests.notebooks.test_references import EXERCISES as TRIED
+from tests.notebooks.test_references import PLACES
 from tools import notebooks
 
 # of wrong answers: a checkpoint without a graph, the deviation of a single row
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", r"ignore:std\(\)")
 EXERCISES = list(registry())
-IN_CUDA = "block_sums", "transpose"  # which need a C++ compiler
-TRIED = [e for e in EXERCISES if e.name not in IN_CUDA or not kernelcheck.why_not()]
-PLACES = devices.check_devices()
 LATE = pytest.mark.slow, pytest.mark.mistakes
 COMPARED = pytest.mark.parametrize("compared", [False, pytest.param(True, marks=LATE)], ids=["alone", "compared"])
 LESSONS = {notebooks.number(path): path for path in notebooks.lessons()}
@@ -88,13 +88,6 @@ class Tried:
         """Give the tests that ask for one a wrong answer."""
         if "words" in metafunc.fixturenames:
             metafunc.parametrize(("words", "answer", "compared"), wrong_answers(self.of))
-
-    def test_the_reference_passes_on_every_device_and_its_check_draws_each_edge_or_says_why_not(self, exercise):
-        """How long that takes is measured in `benchmarks.costs`."""
-        with edges.recording() as seen:
-            exercise.examine(exercise.reference, PLACES)
-        if PLACES[-1].type == "sim":  # elsewhere some are drawn in another process
-            assert sorted(seen.missing()) == sorted(exercise.left_out) and all(exercise.left_out.values())
 
     @pytest.fixture
     def _alone(self, compared, monkeypatch):

@@ -14,7 +14,7 @@ ADD = BASES["add"].source
 
 
 def some_slow(cases, kind):
-    """Return the cases as parameters: the first of each kind runs in `make test`, the others weekly."""
+    """Return the cases as parameters: the first of each kind runs in `make test-units`, the others weekly."""
     seen, found = set(), []
     for number, case in enumerate(cases):
         marks = [pytest.mark.slow] if (key := kind(case)) in seen else []

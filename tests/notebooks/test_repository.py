@@ -128,20 +128,20 @@ def test_the_workflow_covers_systems_pythons_and_torches():
     assert matrix["torch"] == ["pinned"]
     assert "env" not in flow["jobs"]["test"] and "schedule" in flow[True]  # as a newcomer types it
     weekly = "github.event_name == 'schedule' && '-m \"slow or not slow\"'"
-    for step, target in zip(flow["jobs"]["test"]["steps"][-2:], ("test", "test-engines"), strict=True):
+    for step, target in zip(flow["jobs"]["test"]["steps"][-2:], ("test", "test-units"), strict=True):
         assert step["run"] == f"make {target} PYTHON=python" and weekly in step["env"]["ARGS"]
 
 
 def test_ci_runs_what_make_test_leaves_out_and_the_notebooks_as_other_processors_compute_them():
     """Beside `make test`, which runs on one thread of this one: no kind and no number of threads is left out."""
     make = (ROOT / "Makefile").read_text(encoding="utf-8")
-    engines = re.search(r"^ENGINES := (.*)$", make, re.MULTILINE)[1].split()
-    assert {*SETTINGS["tool"]["pytest"]["ini_options"]["testpaths"], *engines} == {
+    units = re.search(r"^UNITS := (.*)$", make, re.MULTILINE)[1].split()
+    assert {*SETTINGS["tool"]["pytest"]["ini_options"]["testpaths"], *units} == {
         "notebooks",
         *(file.parent.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/*/test_*.py")),
     }
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
-    assert lines[-4:] == ["make test", "make test-engines", "make test-mistakes", "make test-machines ARGS=--once"]
+    assert lines[-4:] == ["make test", "make test-units", "make test-mistakes", "make test-machines ARGS=--once"]
     flow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text(encoding="utf-8"))
     for job in ("mistakes", "machines"):
         assert flow["jobs"][job]["steps"][-1]["run"] == f"make test-{job}"

@@ -1,0 +1,27 @@
+"""Does the check of each exercise accept, on this machine, the answer with which the lesson goes on?
+
+And does it draw each edge that its text allows (`gpu_course/checks/edges.py`)? Other answers, right and wrong, stand in
+tests/gpu_course.
+"""
+
+import pytest
+
+import kernelcheck
+from course_utils import devices
+from gpu_course.catalogue import registry
+from gpu_course.checks import edges
+
+# of an exercise on deviations, whose check tries a single row
+pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", r"ignore:std\(\)")
+IN_CUDA = "block_sums", "transpose"  # which need a C++ compiler
+PLACES = devices.check_devices()
+EXERCISES = [e for e in registry() if e.name not in IN_CUDA or not kernelcheck.why_not()]
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: f"{e.lesson}-{e.name}")
+def test_it_passes_on_every_device_and_the_check_draws_each_edge_or_says_why_not(exercise):
+    """How long that takes is measured in `benchmarks.costs`."""
+    with edges.recording() as seen:
+        exercise.examine(exercise.reference, PLACES)
+    if PLACES[-1].type == "sim":  # elsewhere some are drawn in another process
+        assert sorted(seen.missing()) == sorted(exercise.left_out) and all(exercise.left_out.values())
