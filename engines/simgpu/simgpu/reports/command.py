@@ -53,8 +53,11 @@ class Wishes:
         """Print and write what was wished; return the exit status, 0 or 3."""
         session.stop()
         if session.failure is not None and session.failure.kind == ENDED and not session.run.steps:
-            where = session.failure.where  # it has said itself why
-            print(f"simgpu: no report: the program ended by itself at {where}, before a first step", file=sys.stderr)
+            if session.failure.line:  # else no line of it has run, and what was said before says why
+                where = session.failure.where
+                print(
+                    f"simgpu: no report: the program ended by itself at {where}, before a first step", file=sys.stderr
+                )
             return 0
         report = session.report(self.price, self.run_steps)
         if self._rank_has_reported and not (report.peak or report.launches or report.copies):
