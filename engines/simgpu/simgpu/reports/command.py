@@ -54,10 +54,8 @@ class Wishes:
         session.stop()
         if session.failure is not None and session.failure.kind == ENDED and not session.run.steps:
             if session.failure.line:  # else no line of it has run, and what was said before says why
-                where = session.failure.where
-                print(
-                    f"simgpu: no report: the program ended by itself at {where}, before a first step", file=sys.stderr
-                )
+                where = f"at {session.failure.where}, before a first step"
+                print(f"simgpu: no report: the program ended by itself {where}", file=sys.stderr)
             return 0
         report = session.report(self.price, self.run_steps)
         if self._rank_has_reported and not (report.peak or report.launches or report.copies):
