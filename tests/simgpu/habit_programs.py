@@ -372,6 +372,10 @@ SOUND = {
         "loss.backward()", "(loss * 1024).backward(); [p.grad.div_(1024) for p in model.parameters()]",
     ),
     "a graph for two backward passes": ("loss.backward()", "loss.backward(retain_graph=True); (0.1 * loss).backward()"),
+    "a graph for two losses, each without a name": (
+        "loss = F.cross_entropy(scores, y)\nloss.backward()\n",
+        "F.cross_entropy(scores, y).backward(retain_graph=True)\n(0.1 * scores.square().mean()).backward()\n",
+    ),
     "another seed in each step": (
         "optimizer.zero_grad()\n", "optimizer.zero_grad(); torch.manual_seed(len(KEPT)); KEPT.append(0)\n",
     ),

@@ -22,8 +22,11 @@ from simgpu.reports.calls import watched
 _PRODUCTS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)  # what autocast computes in 16 bits
 
 
+_MOST_NODES = 1000  # of a graph, that are marked
+
+
 class _Token:
-    """What lives as long as the graph that it was put into."""
+    """What lives as long as a part of the graph that it was put into."""
 
 
 @dataclass
@@ -109,8 +112,7 @@ class UpkeepWatch:
         roots = [one for one in (tensors if isinstance(tensors, list | tuple) else [tensors]) if one is not None]
         node = roots[0].grad_fn if len(roots) == 1 else None
         if node is not None and retain_graph and not create_graph:
-            node.metadata[__name__] = token = _Token()
-            self._retained = places.place(), weakref.ref(token)
+            self._retained = places.place(), weakref.ref(_mark(node))
         if self._in_half and not self._has_scaler and not _is_multiplied(node):
             self._note("float16-without-scaler")
         if self._same_order:
@@ -226,6 +228,19 @@ def _has_several(loader: DataLoader[Any]) -> bool:
         return len(loader) > 1
     except TypeError:
         return True
+
+
+def _mark(node: Any) -> _Token:
+    """Return what is put into a node and those behind it, so that another loss of the same layers keeps it alive."""
+    token, nodes, seen = _Token(), [node], {node}
+    for inner in nodes:  # which grows
+        inner.metadata[__name__] = token
+        behind = {one for one, _ in inner.next_functions if one is not None and one.next_functions} - seen
+        seen |= behind
+        nodes += behind
+        if len(nodes) > _MOST_NODES:
+            break
+    return token
 
 
 def _is_multiplied(node: Any) -> bool:
