@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         reads.error("which program? Give a file, or -m and the name of a package")
     if not given.package and not Path(command[0]).exists():
         sys.exit(f"python -m simgpu: can't open file {command[0]!r}: there is none")
-    if not given.package and (wrong := _is_no_program(Path(command[0]))):
+    if not given.package and (wrong := _why_no_program(Path(command[0]))):
         sys.exit(f"python -m simgpu: {command[0]!r} is {wrong}")
     try:
         wished = command_line.wishes(given)
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _run(lambda session: _run_program(command), wished)
 
 
-def _is_no_program(path: Path) -> str:
+def _why_no_program(path: Path) -> str:
     """Return why nothing can be run there, "" where that is not known; a folder may have a `__main__.py`."""
     if path.is_dir() and not (path / "__main__.py").exists():
         return f"a folder: name one of its programs, such as {path / 'train.py'}"

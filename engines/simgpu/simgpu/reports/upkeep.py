@@ -16,12 +16,11 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
+from simgpu.ground.nodes import graph_nodes, is_leaf
 from simgpu.ground.replacements import Replacements
 from simgpu.reports.calls import watched
 
 _PRODUCTS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)  # what autocast computes in 16 bits
-
-
 _MOST_NODES = 1000  # of a graph, that are marked
 
 
@@ -232,14 +231,10 @@ def _has_several(loader: DataLoader[Any]) -> bool:
 
 def _mark(node: Any) -> _Token:
     """Return what is put into a node and those behind it, so that another loss of the same layers keeps it alive."""
-    token, nodes, seen = _Token(), [node], {node}
-    for inner in nodes:  # which grows
-        inner.metadata[__name__] = token
-        behind = {one for one, _ in inner.next_functions if one is not None and one.next_functions} - seen
-        seen |= behind
-        nodes += behind
-        if len(nodes) > _MOST_NODES:
-            break
+    token = _Token()
+    for inner in graph_nodes([node], most=_MOST_NODES):
+        if not is_leaf(inner):  # which may live longer than any graph
+            inner.metadata[__name__] = token
     return token
 
 
