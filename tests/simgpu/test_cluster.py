@@ -1,13 +1,16 @@
 import functools
 import json
 import os
+import threading
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as functional_collectives
 
 import simgpu
+from simgpu.device import communication
 from tests.simgpu import strategies
 
 ranklaunch = pytest.importorskip("ranklaunch", reason="a cluster starts its ranks by it")
@@ -182,6 +185,37 @@ def test_a_message_needs_both_ranks():
     assert sent.duration_ns == H100.cost("send", 4_000_000, [0, 1])[0]
     assert received.start_ns == second.select("kernel")[1].end_ns > first.select("kernel")[0].end_ns
     assert second.select("kernel")[2].start_ns >= received.end_ns
+
+
+def left_by_messages():
+    """Return the bytes that stay after messages, where gloo lets go what it was lent 20 ms after each has ended."""
+    view = communication.Lent.view
+
+    def held(lent, tensor):
+        lent_view = view(lent, tensor)
+        threading.Timer(0.02, lambda held: None, [lent_view]).start()
+        return lent_view
+
+    communication.Lent.view = held
+    rank, left = dist.get_rank(), {}
+
+    def note(name, message):
+        before_bytes = torch.sim.memory_allocated()
+        message(torch.ones(1024, device="sim"))
+        left[name] = torch.sim.memory_allocated() - before_bytes
+
+    note("all_reduce", dist.all_reduce)
+    note("broadcast", lambda part: dist.broadcast(part, 0))
+    note("all_gather", lambda part: dist.all_gather([torch.empty_like(part) for _ in range(2)], part))
+    note("functional", lambda part: functional_collectives.all_reduce(part, "sum", dist.group.WORLD).sum().item())
+    note("message", lambda part: dist.send(part, 1) if rank == 0 else dist.recv(part, 0))
+    return left
+
+
+def test_memory_of_a_message_is_free_as_soon_as_it_has_ended_however_late_gloo_lets_it_go():
+    for left in simgpu.launch(left_by_messages, cluster=H100):
+        assert left == dict.fromkeys(left, 0)
+        assert len(left) == 5
 
 
 def pipeline_of_equal_stages(micro: int):

@@ -12,6 +12,7 @@ import importlib
 import re
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -33,6 +34,7 @@ from simgpu.machine.cluster import Cluster
 _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
 _LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")  # what gloo says of a rank that has ended
 _ENDED, _ANSWER_S = "simgpu/ended", 5.0  # how many ranks have ended, in the store; for what is still on its way
+_LOOKS, _PAUSE_S = 10_000, 1e-4  # whether gloo's thread has let go; looks are counted, as a machine may stand still
 _handles: "dict[int, Work]" = {}  # C++ keeps no Python object alive
 at_join: list[Callable[[int], None]] = []  # what is told the number of this rank when it joins
 _arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage that they fill
@@ -138,6 +140,31 @@ def with_work(result: Any, work: "Work") -> Any:
     return (*result[:-1], work.boxed())
 
 
+class Lent:
+    """What gloo is lent for one message: views of tensors. Its thread may hold them after the message has ended, and
+    with them bytes of a GPU that a program has freed, so who ends a message waits until it has let them go."""
+
+    def __init__(self) -> None:
+        self._watch: list[weakref.ref[torch.Tensor]] = []
+        self._gone: list[weakref.ref[torch.Tensor]] = []  # what tells must be no Python code: no line runs in gloo
+
+    def view(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return a view of `tensor` for gloo."""
+        view = tensor.detach()
+        self.watch(view)
+        return view
+
+    def watch(self, tensor: torch.Tensor) -> None:
+        self._watch.append(weakref.ref(tensor, self._gone.append))
+
+    def back(self) -> None:
+        """Wait until nobody holds what was lent."""
+        for _ in range(_LOOKS):
+            if len(self._gone) == len(self._watch):
+                return
+            time.sleep(_PAUSE_S)
+
+
 class Work(TORCH._C._distributed_c10d.Work):
     """The handle of one message: `hold` lets the current stream wait for its end."""
 
@@ -206,24 +233,29 @@ def run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
-    functional, world = func.namespace != "c10d", state.world
     if func._overloadpacket.__name__ == "wait_tensor":
         work = _arrivals.pop(args[0].untyped_storage()._cdata, None)
         if work is not None:
             work.wait()
         return args[0]
+    world = state.world
     known: dict[int, SimTensor] = {}
+    lent = Lent()
 
     def inner(value: Any) -> Any:
         if type(value) is SimTensor:
-            known[id(value._inner)] = value
-            return value._inner
+            view = lent.view(value._inner)
+            known[id(view)] = value
+            return view
         return value
 
     def outer(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        return known[id(value)] if id(value) in known else adopt(value, index)
+        if id(value) in known:
+            return known[id(value)]
+        lent.watch(value)
+        return adopt(value.detach(), index)
 
     plain = tree_map(inner, args)
     index = next((tensor._index for tensor in known.values()), world.current)
@@ -235,29 +267,38 @@ def _run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
     with carrying():
         result = func(*plain, **tree_map(inner, kwargs))
         if message is not None:
-            return _pass_on(result, message, plain, group, launch, index)
+            return _pass_on(result, message, plain, group, launch, index, lent)
     kind, nbytes = collectives.collective(func, args) or (func._overloadpacket.__name__, 0)
-    if functional:
-        result = tree_map(torch.ops._c10d_functional.wait_tensor, result)
-    else:
-        real = result[-1] if isinstance(result, tuple) else result
-        dist.Work.unbox(real).wait()
+    result = _values(func, result)
     told = torch.tensor([launch.ready_ns, collectives.load(func, args, result)])
+    filled = tree_map(outer, result)
+    del plain, result
     with carrying():
         group.allreduce([told], dist.ReduceOp.MAX).wait()
     (ready_ns, most_bytes), ranks = told.tolist(), dist.get_process_group_ranks(group)
     name, queue = f"{kind} of {len(ranks)}", (group.group_name,)
     end = world.clock.exchange(name, queue, kind, nbytes, ranks, launch, ready_ns, most_bytes, index)
     work = Work(lambda: _hold(index, end), lambda: end <= world.clock.host_ns)
-    if functional:
-        filled = tree_map(outer, result)
+    lent.back()
+    if func.namespace != "c10d":
         for tensor in filled if isinstance(filled, list | tuple) else (filled,):
             _arrivals[tensor.untyped_storage()._cdata] = work
         return filled
-    return with_work(tree_map(outer, result), work)
+    return with_work(filled, work)
 
 
-def _pass_on(result: Any, message: tuple[str, int], args: Args, group: Any, launch: Launch, index: int) -> Any:
+def _values(func: Operator, result: Any) -> Any:
+    """Return what a collective gave, once it has: with None for gloo's handle, which holds what it was lent."""
+    if func.namespace != "c10d":
+        return tree_map(torch.ops._c10d_functional.wait_tensor, result)
+    alone = not isinstance(result, tuple)
+    dist.Work.unbox(result if alone else result[-1]).wait()
+    return None if alone else (*result[:-1], None)
+
+
+def _pass_on(
+    result: Any, message: tuple[str, int], args: Args, group: Any, launch: Launch, index: int, lent: Lent
+) -> Any:
     """Let the clocks of two ranks meet when one of them waits: until then a program may have other things to do."""
     if len(args) < 4:
         raise NotImplementedError("on a simulated cluster recv needs to know from whom: dist.recv(tensor, src=rank)")
@@ -267,7 +308,7 @@ def _pass_on(result: Any, message: tuple[str, int], args: Args, group: Any, laun
     ways = (2 * tag + _CLOCK_TAG, 2 * tag + 1 + _CLOCK_TAG)  # clocks of who sends, of who receives
     tell = group.send([torch.tensor([launch.ready_ns])], peer, ways[not sends])
     hear = group.recv([theirs], peer, ways[sends])
-    real = dist.Work.unbox(result)
+    parts = [dist.Work.unbox(result), tell, hear]
     ranks = [dist.get_global_rank(group, me), there]
     queue = ("to" if sends else "from", group.group_name, there)
     name = f"send to {there}" if sends else f"receive from {there}"
@@ -280,8 +321,10 @@ def _pass_on(result: Any, message: tuple[str, int], args: Args, group: Any, laun
             if before is not None:
                 before()
             before = None
-            for part in (real, tell, hear):
+            for part in parts:
                 part.wait(*([limit] if limit else []))
+            parts.clear()
+            lent.back()
             ends.append(state.world.clock.exchange(name, queue, kind, nbytes, ranks, launch, int(theirs), index=index))
             _open.pop(id(done), None)
         return ends[0]
