@@ -9,7 +9,7 @@ READY := .venv/.course-ready
 LAB := .venv/.course-lab
 # A worker for each core, up to eight: each takes 2 GB with its kernel and its ranks.
 PYTEST := $(BIN)/python -m pytest --nbval -n auto --maxprocesses 8
-UNITS := tests/gpu_course tests/course_utils tests/simgpu tests/kernelcheck tests/ranklaunch tests/benchmarks
+UNITS := tests/gpu_course tests/course_utils tests/simgpu tests/kernelcheck tests/ranklaunch tests/benchmarks tests/project
 
 .PHONY: lab test test-all test-units test-mistakes test-machines test-torch card lint format record site pdf slides solutions address wheel chosen
 
@@ -23,7 +23,7 @@ test-all: $(READY)  ## what takes longer as well
 	@$(PYTEST) -m "slow or not slow" notebooks tests $(ARGS)
 	@$(MAKE) test-torch
 
-test-units: $(READY)  ## the tests of exercises, helpers, engines and stored figures; CI runs it as well
+test-units: $(READY)  ## the tests of exercises, helpers, engines, figures and the project; CI runs it as well
 	@$(PYTEST) $(UNITS) $(ARGS)
 
 test-mistakes: $(READY)  ## answers to exercises that `make test-units` does not try; CI runs it as well

@@ -1,6 +1,6 @@
 """How does a test wait for something, and what does it judge in place of seconds?
 
-Here alone a clock is read: `tests/notebooks/test_clocks.py` looks at all other files.
+Here alone a clock is read: `tests/project/test_clocks.py` looks at all other files.
 """
 
 import sys

@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.notebooks import cuda_branches
+from tests.project import cuda_branches
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("course_utils", "gpu_course", "notebooks")

@@ -1,7 +1,7 @@
 """What does importing every module of the storeys change in the functions of others? Run in a process of its own.
 
-python -m tests.notebooks.snapshot --loaded    print what the storeys load besides themselves, a module a line
-python -m tests.notebooks.snapshot FILE        load those first, then compare; print the findings as JSON
+python -m tests.project.snapshot --loaded    print what the storeys load besides themselves, a module a line
+python -m tests.project.snapshot FILE        load those first, then compare; print the findings as JSON
 """
 
 import builtins  # noqa: F401  # is looked at

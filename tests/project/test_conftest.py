@@ -135,7 +135,7 @@ def test_on_windows_the_line_is_for_its_shell():
 def test_the_command_that_repeats_a_failure_works_where_it_was_printed(tmp_path):
     """From another folder, with a mark and a parameter that a shell would take apart."""
     line = machine.command(
-        ["tests/notebooks/test_conftest.py::test_a_line[a b; c]"], asked(tmp_path, marks="slow or not slow")
+        ["tests/project/test_conftest.py::test_a_line[a b; c]"], asked(tmp_path, marks="slow or not slow")
     )
     done = subprocess.run(line, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr

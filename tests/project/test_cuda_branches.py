@@ -9,7 +9,8 @@ import sys
 import pytest
 
 import simgpu
-from tests.notebooks import cuda_branches, on_face
+from tests.notebooks import on_face
+from tests.project import cuda_branches
 from tools import notebooks
 
 needs_face = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -106,7 +107,7 @@ def test_each_branch_of_packages_and_programs_is_listed_and_runs(tmp_path):
     assert found == listed - set(on_face.LAYER_NORM)
     ran = tmp_path / "ran"
     ran.touch()
-    command = [sys.executable, "-m", "tests.notebooks.cuda_callers", str(tmp_path), str(ran)]
+    command = [sys.executable, "-m", "tests.project.cuda_callers", str(tmp_path), str(ran)]
     environment = {**os.environ, **on_face.environment(tmp_path, ran)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-3000:]

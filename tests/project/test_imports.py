@@ -63,7 +63,7 @@ def test_importing_the_packages_loads_little_and_no_room_but_the_one_named(seen)
 
 
 def snapshot(*arguments: str) -> str:
-    done = children.run("-m", "tests.notebooks.snapshot", *arguments, cwd=notebooks.ROOT)
+    done = children.run("-m", "tests.project.snapshot", *arguments, cwd=notebooks.ROOT)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

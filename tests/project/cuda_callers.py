@@ -1,6 +1,6 @@
 """What calls the packages and the programs where the device is a GPU of CUDA, so that their branches for CUDA run.
 
-`python -m tests.notebooks.cuda_callers FOLDER RAN` calls all of it on CUDA's face, on a copy of the course in FOLDER
+`python -m tests.project.cuda_callers FOLDER RAN` calls all of it on CUDA's face, on a copy of the course in FOLDER
 whose branches write their names to the file RAN, and prints as JSON which branches each of these functions took.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from unittest import mock
 
-from tests.notebooks import cuda_branches
+from tests.project import cuda_branches
 
 CALLERS = ("description", "report", "memory", "formats", "answer", "resuming", "allocator", "ddp", "fsdp", "layer_norm")
 
