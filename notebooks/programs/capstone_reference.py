@@ -169,8 +169,8 @@ def loss_of(model, windows):
 def evaluate(model, text, starts, device):
     """Return the mean loss, a float, over the windows of `text` that begin at `starts` (windows,)."""
     total = torch.zeros((), device=device)
-    for some in cut(text, starts, model.context, device).split(16):
-        total += loss_of(model, some) * len(some)
+    for part in cut(text, starts, model.context, device).split(16):
+        total += loss_of(model, part) * len(part)
     return total.item() / len(starts)
 
 
