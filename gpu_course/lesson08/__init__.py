@@ -38,19 +38,19 @@ WHERE = "the CPU, with every access checked"
 )
 def scale_add(x, x_stride, y, out, n, factor, BLOCK: tl.constexpr):
     """Store factor * x + y to `out`; elements of x lie `x_stride` apart."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    scaled = factor * tl.load(x + at * x_stride, mask=inside)
-    tl.store(out + at, scaled + tl.load(y + at, mask=inside), mask=inside)
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < n
+    scaled = factor * tl.load(x + element * x_stride, mask=inside)
+    tl.store(out + element, scaled + tl.load(y + element, mask=inside), mask=inside)
 
 
 @scale_add.alternative("every program goes on by the whole grid: any number of programs is right, more code")
 def _(x, x_stride, y, out, n, factor, BLOCK: tl.constexpr):
     for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = at < n
-        total = factor * tl.load(x + at * x_stride, mask=inside) + tl.load(y + at, mask=inside)
-        tl.store(out + at, total, mask=inside)
+        element = start + tl.arange(0, BLOCK)
+        inside = element < n
+        total = factor * tl.load(x + element * x_stride, mask=inside) + tl.load(y + element, mask=inside)
+        tl.store(out + element, total, mask=inside)
 
 
 scale_add.leaves_out(KERNEL, "scalar empty permuted huge tiny zero tied formats default_type second_call unchanged")
@@ -87,20 +87,20 @@ def _(case: Case) -> None:
 )
 def bias_gelu(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
     """Store gelu(x + bias), each program a row; rows of x begin `x_stride` apart."""
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
-    inside = at < columns
-    z = tl.load(x + row * x_stride + at, mask=inside).to(tl.float32)
-    z += tl.load(bias + at, mask=inside).to(tl.float32)
-    tl.store(out + row * columns + at, 0.5 * z * (1 + tl.erf(z * 0.70710678)), mask=inside)
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = column < columns
+    z = tl.load(x + row * x_stride + column, mask=inside).to(tl.float32)
+    z += tl.load(bias + column, mask=inside).to(tl.float32)
+    tl.store(out + row * columns + column, 0.5 * z * (1 + tl.erf(z * 0.70710678)), mask=inside)
 
 
 @bias_gelu.alternative("a pointer moved to the row once: shorter addresses below")
 def _(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
     x += tl.program_id(0) * x_stride
     out += tl.program_id(0) * columns
-    at = tl.arange(0, BLOCK)
-    z = tl.load(x + at, mask=at < columns).to(tl.float32) + tl.load(bias + at, mask=at < columns)
-    tl.store(out + at, z * 0.5 * (1 + tl.erf(z / 1.41421356)), mask=at < columns)
+    column = tl.arange(0, BLOCK)
+    z = tl.load(x + column, mask=column < columns).to(tl.float32) + tl.load(bias + column, mask=column < columns)
+    tl.store(out + column, z * 0.5 * (1 + tl.erf(z / 1.41421356)), mask=column < columns)
 
 
 bias_gelu.leaves_out(
@@ -148,19 +148,19 @@ def _(case: Case) -> None:
 )
 def softmax_rows(x, out, columns, x_stride, BLOCK: tl.constexpr):
     """Store the softmax of each row to `out`; rows of x begin `x_stride` apart."""
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
-    inside = at < columns
-    values = tl.load(x + row * x_stride + at, mask=inside, other=float("-inf"))
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = column < columns
+    values = tl.load(x + row * x_stride + column, mask=inside, other=float("-inf"))
     powers = tl.exp(values - tl.max(values, axis=0))  # none above 1
-    tl.store(out + row * columns + at, powers / tl.sum(powers, axis=0), mask=inside)
+    tl.store(out + row * columns + column, powers / tl.sum(powers, axis=0), mask=inside)
 
 
 @softmax_rows.alternative("tl.where after the powers instead of `other`: for functions that -inf does not make 0")
 def _(x, out, columns, x_stride, BLOCK: tl.constexpr):
-    at = tl.arange(0, BLOCK)
-    values = tl.load(x + tl.program_id(0) * x_stride + at, mask=at < columns, other=-1e30)
-    powers = tl.where(at < columns, tl.exp(values - tl.max(values, axis=0)), 0.0)
-    tl.store(out + tl.program_id(0) * columns + at, powers / tl.sum(powers, axis=0), mask=at < columns)
+    column = tl.arange(0, BLOCK)
+    values = tl.load(x + tl.program_id(0) * x_stride + column, mask=column < columns, other=-1e30)
+    powers = tl.where(column < columns, tl.exp(values - tl.max(values, axis=0)), 0.0)
+    tl.store(out + tl.program_id(0) * columns + column, powers / tl.sum(powers, axis=0), mask=column < columns)
 
 
 softmax_rows.leaves_out(KERNEL, "scalar empty permuted tiny zero tied formats default_type second_call unchanged")

@@ -29,8 +29,8 @@ def block_sums() -> str:
     return r"""
 __global__ void block_sums(const float* x, float* out, int n) {
     __shared__ float part[256];
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    part[threadIdx.x] = at < n ? x[at] : 0.0f;
+    int element = blockIdx.x * blockDim.x + threadIdx.x;
+    part[threadIdx.x] = element < n ? x[element] : 0.0f;
     __syncthreads();
     for (int half = blockDim.x / 2; half > 0; half /= 2) {
         if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
@@ -46,8 +46,8 @@ def _():
     return r"""
 __global__ void block_sums(const float* x, float* out, int n) {
     __shared__ float part[8];
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = at < n ? x[at] : 0.0f;
+    int element = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = element < n ? x[element] : 0.0f;
     for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffffu, sum, step);
     if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
     __syncthreads();

@@ -90,9 +90,9 @@ def _(case: Case) -> None:
             "expanded": torch.tensor(0.7).expand(shape),  # what sum() sends back
             "transposed": torch.randn(shape[::-1]).t(),
         }[form]
-        exact = [one.double().requires_grad_(need) for one, need in zip((x, bias), needs, strict=True)]
+        exact = [tensor.double().requires_grad_(need) for tensor, need in zip((x, bias), needs, strict=True)]
         F.gelu(exact[0] + exact[1]).backward(grad.double())
-        expected = tuple(one.grad.float().to(case.device) if one.grad is not None else None for one in exact)
+        expected = tuple(tensor.grad.float().to(case.device) if tensor.grad is not None else None for tensor in exact)
         ctx = _Context((x.to(case.device), bias.to(case.device)), needs)
         given = grad.to(case.device) if form == "dense" else _like(grad, case.device)
         got = case.call(ctx, given)
@@ -112,10 +112,10 @@ def _(case: Case) -> None:
         ((2, 3), 1.0, torch.float32, torch.device("cpu"), 1e-4),
     ):
         x, bias, grad = (scale * torch.randn(size, dtype=dtype) for size in (shape, shape[1:], shape))
-        exact = [one.double().requires_grad_() for one in (x, bias)]
+        exact = [tensor.double().requires_grad_() for tensor in (x, bias)]
         F.gelu(exact[0] + exact[1]).backward(grad.double())
         got = case.call(_Context((x.to(device), bias.to(device)), (True, True)), grad.to(device))
-        expected = tuple(one.grad.to(device, dtype) for one in exact)
+        expected = tuple(tensor.grad.to(device, dtype) for tensor in exact)
         case.equal(tuple(got) if isinstance(got, list) else got, expected, rtol=rtol, atol=rtol / 10)
 
 

@@ -28,17 +28,17 @@ WHERE = "the CPU, with every access checked"
 )
 def far_sums(x, out, columns, x_stride, BLOCK: tl.constexpr):
     """Store the sum of each row of x to `out`; rows begin `x_stride` apart."""
-    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    values = tl.load(x + row * x_stride + at, mask=at < columns, other=0.0)
+    row, column = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    values = tl.load(x + row * x_stride + column, mask=column < columns, other=0.0)
     tl.store(out + row, tl.sum(values, axis=0))
 
 
 far_sums.alternative(
     "a pointer moved to the row once: shorter addresses below",
     edit("""
-        -    values = tl.load(x + row * x_stride + at, mask=at < columns, other=0.0)
+        -    values = tl.load(x + row * x_stride + column, mask=column < columns, other=0.0)
         +    x += row * x_stride
-        +    values = tl.load(x + at, mask=at < columns, other=0.0)
+        +    values = tl.load(x + column, mask=column < columns, other=0.0)
     """),
 )
 
@@ -65,28 +65,28 @@ def _(case: Case) -> None:
     difficulty=2,
     where=WHERE,
     hints=(
-        "`out` lies side by side, so element `at` of it has three indices: the last one changes fastest.",
-        "k = at % size2, j = at // size2 % size1, i = at // (size1 * size2).",
-        "Load from x + i * stride0 + j * stride1 + k * stride2, store to out + at, both with at < n.",
+        "`out` lies side by side, so each of its elements has three indices: the last one changes fastest.",
+        "k = element % size2, j = element // size2 % size1, i = element // (size1 * size2).",
+        "Load from x + i * stride0 + j * stride1 + k * stride2, store to out + element, both with element < n.",
     ),
 )
 def contiguous(x, out, n, size1, size2, stride0, stride1, stride2, BLOCK: tl.constexpr):
     """Copy the view x, of three dimensions and any strides, to `out`, side by side."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    i = at // (size1 * size2)
-    j = at // size2 % size1
-    k = at % size2
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < n
+    i = element // (size1 * size2)
+    j = element // size2 % size1
+    k = element % size2
     values = tl.load(x + i * stride0 + j * stride1 + k * stride2, mask=inside)
-    tl.store(out + at, values, mask=inside)
+    tl.store(out + element, values, mask=inside)
 
 
 contiguous.alternative(
     "one division less: the rest of the first gives the second index",
     edit("""
-        -    i = at // (size1 * size2)
-        -    j = at // size2 % size1
-        +    rest = at // size2
+        -    i = element // (size1 * size2)
+        -    j = element // size2 % size1
+        +    rest = element // size2
         +    i = rest // size1
         +    j = rest % size1
     """),
@@ -133,15 +133,15 @@ def _(case: Case) -> None:
 )
 def adamw(weights, grad, mean, square, n, lr, beta1, beta2, eps, decay, correction1, correction2, BLOCK: tl.constexpr):
     """Do one step of AdamW in place: on `weights`, `mean` and `square`."""
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < n
-    w, g = tl.load(weights + at, mask=inside), tl.load(grad + at, mask=inside)
-    m = beta1 * tl.load(mean + at, mask=inside) + (1 - beta1) * g
-    v = beta2 * tl.load(square + at, mask=inside) + (1 - beta2) * g * g
+    element = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = element < n
+    w, g = tl.load(weights + element, mask=inside), tl.load(grad + element, mask=inside)
+    m = beta1 * tl.load(mean + element, mask=inside) + (1 - beta1) * g
+    v = beta2 * tl.load(square + element, mask=inside) + (1 - beta2) * g * g
     step = m / correction1 / (tl.sqrt(v / correction2) + eps)
-    tl.store(weights + at, w * (1 - lr * decay) - lr * step, mask=inside)
-    tl.store(mean + at, m, mask=inside)
-    tl.store(square + at, v, mask=inside)
+    tl.store(weights + element, w * (1 - lr * decay) - lr * step, mask=inside)
+    tl.store(mean + element, m, mask=inside)
+    tl.store(square + element, v, mask=inside)
 
 
 adamw.alternative(
@@ -181,4 +181,4 @@ def _state(optimizer: torch.optim.Optimizer, weights: torch.Tensor) -> tuple[tor
     """Return a copy of weights, mean and square in float32; before the first step the latter are 0."""
     state = optimizer.state[weights]
     moments = [state.get(key, torch.zeros(len(weights))) for key in ("exp_avg", "exp_avg_sq")]
-    return tuple(one.detach().float().clone() for one in (weights, *moments))
+    return tuple(tensor.detach().float().clone() for tensor in (weights, *moments))

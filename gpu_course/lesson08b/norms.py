@@ -29,21 +29,21 @@ WHERE = "the CPU, with every access checked"
 )
 def layer_norm(x, weight, bias, out, columns, x_stride, eps, BLOCK: tl.constexpr):
     """Store the layer norm of each row to `out`; rows of x begin `x_stride` apart."""
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
-    inside = at < columns
-    values = tl.load(x + row * x_stride + at, mask=inside, other=0.0)
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = column < columns
+    values = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
     mean = tl.sum(values, axis=0) / columns
     centred = tl.where(inside, values - mean, 0.0)  # 0 - mean must not count below
     variance = tl.sum(centred * centred, axis=0) / columns
-    scale = tl.load(weight + at, mask=inside) * tl.rsqrt(variance + eps)
-    tl.store(out + row * columns + at, centred * scale + tl.load(bias + at, mask=inside), mask=inside)
+    scale = tl.load(weight + column, mask=inside) * tl.rsqrt(variance + eps)
+    tl.store(out + row * columns + column, centred * scale + tl.load(bias + column, mask=inside), mask=inside)
 
 
 layer_norm.alternative(
     "the root and a division in place of tl.rsqrt: two instructions for one",
     edit("""
-        -    scale = tl.load(weight + at, mask=inside) * tl.rsqrt(variance + eps)
-        +    scale = tl.load(weight + at, mask=inside) * (1 / tl.sqrt(variance + eps))
+        -    scale = tl.load(weight + column, mask=inside) * tl.rsqrt(variance + eps)
+        +    scale = tl.load(weight + column, mask=inside) * (1 / tl.sqrt(variance + eps))
     """),
 )
 
@@ -79,17 +79,17 @@ def _(case: Case) -> None:
 )
 def layer_norm_backward(grad, x, weight, out, columns, eps, BLOCK: tl.constexpr):
     """Store the gradient of the layer norm for x; rows lie side by side."""
-    at = tl.arange(0, BLOCK)
-    inside = at < columns
-    here = tl.program_id(0) * columns + at
-    values = tl.load(x + here, mask=inside, other=0.0)
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    element = tl.program_id(0) * columns + column
+    values = tl.load(x + element, mask=inside, other=0.0)
     centred = tl.where(inside, values - tl.sum(values, axis=0) / columns, 0.0)
     rstd = tl.rsqrt(tl.sum(centred * centred, axis=0) / columns + eps)
     n = centred * rstd
-    g = tl.load(grad + here, mask=inside, other=0.0) * tl.load(weight + at, mask=inside, other=0.0)
+    g = tl.load(grad + element, mask=inside, other=0.0) * tl.load(weight + column, mask=inside, other=0.0)
     through_mean = tl.sum(g, axis=0) / columns
     through_variance = n * (tl.sum(g * n, axis=0) / columns)
-    tl.store(out + here, rstd * (g - through_mean - through_variance), mask=inside)
+    tl.store(out + element, rstd * (g - through_mean - through_variance), mask=inside)
 
 
 layer_norm_backward.alternative(
@@ -97,10 +97,10 @@ layer_norm_backward.alternative(
     edit("""
         -    through_mean = tl.sum(g, axis=0) / columns
         -    through_variance = n * (tl.sum(g * n, axis=0) / columns)
-        -    tl.store(out + here, rstd * (g - through_mean - through_variance), mask=inside)
+        -    tl.store(out + element, rstd * (g - through_mean - through_variance), mask=inside)
         +    through_mean = tl.sum(g, axis=0)
         +    through_variance = n * tl.sum(g * n, axis=0)
-        +    tl.store(out + here, rstd / columns * (columns * g - through_mean - through_variance), mask=inside)
+        +    tl.store(out + element, rstd / columns * (columns * g - through_mean - through_variance), mask=inside)
     """),
 )
 
@@ -143,8 +143,8 @@ def cross_entropy(logits, targets, out, columns, row_stride, BLOCK: tl.constexpr
     top = -float("inf")
     total = 0.0
     for start in range(0, columns, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        values = tl.load(logits + at, mask=at < columns, other=-float("inf"))
+        column = start + tl.arange(0, BLOCK)
+        values = tl.load(logits + column, mask=column < columns, other=-float("inf"))
         new_top = tl.maximum(top, tl.max(values, axis=0))
         total = total * tl.exp(top - new_top) + tl.sum(tl.exp(values - new_top), axis=0)
         top = new_top
@@ -199,5 +199,5 @@ def _(case: Case) -> None:
     logits = kernelcheck.Addresses((3, 5), (apart, 1))  # no machine here has room for it
     arguments = logits, torch.tensor([1, 4, 2]), torch.zeros(3), 5, apart, 8
     _, report = launch(case, (3,), *arguments, out=2)
-    read = sorted({int(at) for at in report.touched["logits"][2, 0, 0]})
-    case.equal(read, [2 * apart + at for at in range(5)], why="elements of the logits that program 2 reads")
+    read = sorted({int(element) for element in report.touched["logits"][2, 0, 0]})
+    case.equal(read, [2 * apart + element for element in range(5)], why="elements of the logits that program 2 reads")

@@ -33,25 +33,25 @@ def attention(q, k, v, out, length, scale, HEAD: tl.constexpr, BLOCK: tl.constex
     """Store causal attention of one head to `out`, BLOCK queries for each program."""
     side, lanes = tl.arange(0, BLOCK), tl.arange(0, HEAD)
     rows = tl.program_id(0) * BLOCK + side
-    here = rows[:, None] * HEAD + lanes[None, :]
-    queries = tl.load(q + here, mask=rows[:, None] < length, other=0.0)
+    own_elements = rows[:, None] * HEAD + lanes[None, :]
+    queries = tl.load(q + own_elements, mask=rows[:, None] < length, other=0.0)
     top = tl.full((BLOCK,), -float("inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK,), dtype=tl.float32)
     mixed = tl.zeros((BLOCK, HEAD), dtype=tl.float32)
     for start in range(0, (tl.program_id(0) + 1) * BLOCK, BLOCK):
-        places = start + side
-        there = places[:, None] * HEAD + lanes[None, :]
-        keys = tl.load(k + there, mask=places[:, None] < length, other=0.0)
-        values = tl.load(v + there, mask=places[:, None] < length, other=0.0)
+        others = start + side
+        other_elements = others[:, None] * HEAD + lanes[None, :]
+        keys = tl.load(k + other_elements, mask=others[:, None] < length, other=0.0)
+        values = tl.load(v + other_elements, mask=others[:, None] < length, other=0.0)
         scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
-        scores = tl.where(places[None, :] <= rows[:, None], scores, -float("inf"))
+        scores = tl.where(others[None, :] <= rows[:, None], scores, -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=1))
         shrink = tl.exp(top - new_top)
         weights = tl.exp(scores - new_top[:, None])
         total = total * shrink + tl.sum(weights, axis=1)
         mixed = mixed * shrink[:, None] + tl.dot(weights, values, input_precision="ieee")
         top = new_top
-    tl.store(out + here, mixed / total[:, None], mask=rows[:, None] < length)
+    tl.store(out + own_elements, mixed / total[:, None], mask=rows[:, None] < length)
 
 
 attention.alternative(
@@ -82,7 +82,7 @@ def _(case: Case) -> None:
         out, programs, scale = torch.full((length, head), math.nan), -(-length // block), 2 / math.sqrt(head)
         got, report = launch(case, (programs,), q, k, v, out, length, scale, head, block, out=3)
         exact = F.scaled_dot_product_attention(
-            *(one.double()[None, None] for one in (q, k, v)), is_causal=True, scale=scale
+            *(tensor.double()[None, None] for tensor in (q, k, v)), is_causal=True, scale=scale
         )
         case.equal(got, exact[0, 0].float(), rtol=1e-3, atol=1e-4, why="causal attention; nan stood there before")
         seen = sum(min((program + 1) * block, length) for program in range(programs))

@@ -39,14 +39,14 @@ def linear_scan(a, b, out, columns, BLOCK: tl.constexpr):
     row = tl.program_id(0) * columns
     state = 0.0
     for start in range(0, columns, BLOCK):
-        at = start + tl.arange(0, BLOCK)
-        inside = at < columns
-        decay = tl.load(a + row + at, mask=inside, other=1.0)
-        added = tl.load(b + row + at, mask=inside, other=0.0)
+        column = start + tl.arange(0, BLOCK)
+        inside = column < columns
+        decay = tl.load(a + row + column, mask=inside, other=1.0)
+        added = tl.load(b + row + column, mask=inside, other=0.0)
         factors, states = tl.associative_scan((decay, added), 0, after)
         states += factors * state
-        tl.store(out + row + at, states, mask=inside)
-        state = tl.sum(tl.where(at == start + BLOCK - 1, states, 0.0), axis=0)
+        tl.store(out + row + column, states, mask=inside)
+        state = tl.sum(tl.where(column == start + BLOCK - 1, states, 0.0), axis=0)
 
 
 linear_scan.alternative(
@@ -54,7 +54,7 @@ linear_scan.alternative(
     edit("""
         -        factors, states = tl.associative_scan((decay, added), 0, after)
         -        states += factors * state
-        +        added += tl.where(at == start, decay * state, 0.0)
+        +        added += tl.where(column == start, decay * state, 0.0)
         +        _, states = tl.associative_scan((decay, added), 0, after)
     """),
 )
@@ -87,17 +87,17 @@ def _(case: Case) -> None:
     hints=(
         "tl.argmax(values, axis=0) gives the place of the largest, and of equal ones the first.",
         "Store that place, then take this one number out of the running: by tl.where, at its place alone.",
-        "for place in tl.static_range(K): argmax, store to out + row * K + place, set values at that place to -inf.",
+        "for number in tl.static_range(K): argmax, store to out + row * K + number, set values there to -inf.",
     ),
 )
 def top_k(x, out, columns, x_stride, K: tl.constexpr, BLOCK: tl.constexpr):
     """Store the places of the K largest numbers of each row, largest first."""
-    row, at = tl.program_id(0), tl.arange(0, BLOCK)
-    values = tl.load(x + row * x_stride + at, mask=at < columns, other=-float("inf"))
-    for place in tl.static_range(K):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    values = tl.load(x + row * x_stride + column, mask=column < columns, other=-float("inf"))
+    for number in tl.static_range(K):
         best = tl.argmax(values, axis=0)
-        tl.store(out + row * K + place, best)
-        values = tl.where(at == best, -float("inf"), values)
+        tl.store(out + row * K + number, best)
+        values = tl.where(column == best, -float("inf"), values)
 
 
 top_k.alternative(
@@ -160,19 +160,19 @@ _NUMBERS = (  # all places are asked for: whoever takes a number out must not le
 )
 def rotary(x, positions, token_stride, head_stride, base, HALF: tl.constexpr):
     """Turn the pairs of each head by the angles of its token, in place."""
-    token, at = tl.program_id(0), tl.arange(0, HALF)
+    token, i = tl.program_id(0), tl.arange(0, HALF)
     x += token * token_stride + tl.program_id(1) * head_stride
-    angle = tl.load(positions + token) * tl.exp2(-at / HALF * tl.log2(base))
-    first, second = tl.load(x + at), tl.load(x + HALF + at)
-    tl.store(x + at, first * tl.cos(angle) - second * tl.sin(angle))
-    tl.store(x + HALF + at, second * tl.cos(angle) + first * tl.sin(angle))
+    angle = tl.load(positions + token) * tl.exp2(-i / HALF * tl.log2(base))
+    first, second = tl.load(x + i), tl.load(x + HALF + i)
+    tl.store(x + i, first * tl.cos(angle) - second * tl.sin(angle))
+    tl.store(x + HALF + i, second * tl.cos(angle) + first * tl.sin(angle))
 
 
 rotary.alternative(
     "natural powers: nearer to the formula, one multiplication more in the hardware",
     edit("""
-        -    angle = tl.load(positions + token) * tl.exp2(-at / HALF * tl.log2(base))
-        +    angle = tl.load(positions + token) * tl.exp(-at / HALF * tl.log(base))
+        -    angle = tl.load(positions + token) * tl.exp2(-i / HALF * tl.log2(base))
+        +    angle = tl.load(positions + token) * tl.exp(-i / HALF * tl.log(base))
     """),
 )
 

@@ -91,8 +91,8 @@ def draw(t: Tiles) -> Any:
     figure, (left, right) = plots.new(titles, columns=2, widths=(6, 4), height_in=3.4)
     sizes = _TILES
     times = [tiles(n=t.n, tile=size, each=t.each, fmt=t.fmt, gpu=t.gpu) for size in sizes]
-    plots.line(left, sizes, [one.memory_s * 1e3 for one in times], "reading", plots.PREDICTED, color=plots.BLUE)
-    plots.line(left, sizes, [one.compute_s * 1e3 for one in times], "arithmetic", plots.PREDICTED, color=plots.GREEN)
+    plots.line(left, sizes, [time.memory_s * 1e3 for time in times], "reading", plots.PREDICTED, color=plots.BLUE)
+    plots.line(left, sizes, [time.compute_s * 1e3 for time in times], "arithmetic", plots.PREDICTED, color=plots.GREEN)
     left.plot([t.tile], [t.memory_s * 1e3], "o", color=plots.RED, markersize=9, label="this tile")
     left.set(xscale="log", yscale="log", xlabel="tile", ylabel="ms")
     left.set_xticks(sizes, [str(size) for size in sizes])
