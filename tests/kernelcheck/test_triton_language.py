@@ -314,6 +314,8 @@ def test_a_pointer_to_a_block_reaches_what_boundary_check_lets_it_reach():
     want = torch.zeros(3, 6)
     want[2, 4:] = torch.tensor([20.0, 21.0]) + 1
     assert report.fault is None and report.results["out"].equal(want) and report.loaded_bytes == 8
+    typed = copied(f"{moved}tl.store(b, tl.load(a, {both}).to(b.dtype.element_ty), {both})")
+    assert typed.fault is None and typed.results["out"].equal(want.clamp(min=1) - 1)
     summed = copied(f"{moved}tl.store(out, tl.sum(tl.load(a, {both}, padding_option='zero')))")
     assert summed.results["out"][0, 0] == 41
     undefined = copied(f"{moved}tl.store(out, tl.sum(tl.load(a, {both})))")
@@ -363,6 +365,97 @@ def test_of_several_loads_without_other_the_one_that_matters_is_named():
         assert fault.kind == "undefined" and ": w = tl.load" in fault.line
 
 
+def test_loads_without_other_that_matter_together_are_no_race():
+    text = "at = tl.arange(0, 8); v = tl.load(x + at, mask=at < n); w = tl.load(x + at, mask=at < n); "
+    product = kernel(f"{text}tl.store(out, tl.sum(v * w))")  # NaN where one of them is NaN
+    fault = kernelcheck.checked(product, (1,), torch.ones(8), torch.zeros(8), 5).fault
+    assert fault.kind == "undefined" and ": v = tl.load" in fault.line
+
+
+def test_a_race_names_the_line_of_the_other_program():
+    @triton.jit
+    def rows(out):
+        row = tl.program_id(0)
+        tl.store(out + row * 4 + tl.arange(0, 8), 1.0)
+        tl.store(out + row * 4, 0.0)
+
+    fault = kernelcheck.checked(rows, (2,), torch.zeros(16)).fault
+    assert fault.kind == "race" and "which program 0 writes too" in str(fault) and "(line" not in str(fault)
+
+    @triton.jit
+    def parts(out):
+        part = tl.program_id(0)
+        tl.store(out + part * 4 + tl.arange(0, 4), 1.0)
+        if part > 0:
+            tl.store(out + 3, 0.0)
+
+    first = parts.fn.__code__.co_firstlineno + 3
+    fault = kernelcheck.checked(parts, (2,), torch.zeros(16)).fault
+    assert f"which program 0 writes too (line {first})" in str(fault) and "tl.store(out + 3" in fault.line
+
+
+def test_numbers_and_tensors_may_come_in_a_tuple():
+    @triton.jit
+    def sums(tensors, strides, out, n):
+        at = tl.arange(0, 4)
+        total = tl.load(tensors[0] + at * strides[0], mask=at < n, other=0.0)
+        total += tl.load(tensors[1] + at * strides[1], mask=at < n, other=0.0)
+        tl.store(out + at, total, mask=at < n)
+
+    x, y, out = torch.arange(6.0), torch.ones(3), torch.zeros(3)
+    report = kernelcheck.checked(sums, (1,), (x, y), (2, 1), out, 3)
+    assert report.fault is None and report.results["out"].tolist() == [1, 3, 5]
+    sums[(1,)]((x, y), (2, 1), out, 3)
+    assert out.tolist() == [1, 3, 5]
+    fault = kernelcheck.checked(sums, (1,), (x, y), (4, 1), out, 3).fault
+    assert (fault.kind, fault.array, fault.element) == ("out of bounds", "tensors[0]", 8)
+
+
+@triton.constexpr_function
+def sum_type(dtype):
+    return tl.float32 if dtype.is_fp16() or dtype.is_bf16() else dtype
+
+
+@tl.constexpr
+def half(size):
+    return size // 2
+
+
+def test_functions_of_constants_are_pythons():
+    @triton.jit
+    def lowest(dtype):
+        kind = dtype.value
+        if kind.is_floating():
+            least: tl.constexpr = float("-inf")
+        else:
+            least: tl.constexpr = -(2 ** (kind.int_bitwidth - 1)) if kind.is_int_signed() else 0
+        return least
+
+    @triton.jit
+    def largest(x, out, n, BLOCK: tl.constexpr):
+        wide: tl.constexpr = sum_type(x.dtype.element_ty)
+        at = tl.arange(0, half(BLOCK.value))
+        values = tl.load(x + at, mask=at < n, other=lowest(x.dtype.element_ty))
+        tl.store(out, tl.max(values.to(wide)))
+
+    for dtype in (torch.float32, torch.bfloat16, torch.int32):
+        report = kernelcheck.checked(largest, (1,), torch.tensor([-3, -2, -5]).to(dtype), torch.zeros(1), 3, BLOCK=8)
+        assert report.fault is None and report.results["out"].item() == -2
+    with_a_block = kernel("v = half(n)")
+    with_a_block.fn.__globals__["half"] = half
+    assert "what half computes with must be known" in str(
+        kernelcheck.checked(with_a_block, (1,), torch.zeros(8), torch.zeros(8), 8).fault
+    )
+
+
+def test_what_older_kernels_say_is_refused_by_name():
+    @triton.jit
+    def options(x, **meta):
+        tl.store(x + tl.arange(0, meta["BLOCK"]), 0.0)
+
+    assert "a kernel has no `**meta` any more" in str(kernelcheck.checked(options, (1,), torch.zeros(4), BLOCK=4).fault)
+
+
 def test_a_tensor_that_no_machine_has_room_for_has_addresses():
     """Offsets of 32 bits turn negative beyond 2 ** 31, and an element that is far away is no fault."""
     text = "row = tl.program_id(0){}; tl.store(out + row, tl.load(x + row * n))"
@@ -373,6 +466,7 @@ def test_a_tensor_that_no_machine_has_room_for_has_addresses():
     wrapped = kernel(text.format(""))
     fault = kernelcheck.checked(wrapped, (3,), x, out, 1_500_000_000).fault
     assert fault.kind == "out of bounds" and fault.element == 3_000_000_000 - 2**32
+    assert "then they turn negative: multiply what is .to(tl.int64)" in str(fault)
     with pytest.raises(kernelcheck.KernelFault, match="checked alone takes it"):
         wrapped[(3,)](x, out, 1)
 
@@ -394,6 +488,8 @@ def test_a_tensor_that_no_machine_has_room_for_has_addresses():
     ("v = tl.arange(0, 1024)[:, None] + tl.arange(0, 2048)", {}, "Triton allows 1,048,576"),
     ("v = SIZE", {}, "SIZE is a global number"),
     ("v = tl.make_tensor_descriptor(x, [n], [1], [16])", {}, "tensor descriptors cannot run here: compute"),
+    ("v = tl.libdevice.erf(tl.load(x))", {}, "in tl.extra.libdevice today"),
+    ("v = tl.zeros((16, 16), tl.float32); w = tl.dot(v, v, trans_b=True)", {}, "transpose the block by tl.trans"),
     ("v = tl.load(x) + math.sin(n)", {}, "NameError"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named(text, more, phrase):

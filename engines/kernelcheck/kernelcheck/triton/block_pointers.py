@@ -25,6 +25,8 @@ class BlockPointer:
     offsets: tuple[Block, ...]
     shape: tuple[int, ...]
 
+    dtype = type = property(lambda self: self.base.dtype)
+
     def advance(self, offsets: Any) -> BlockPointer:
         """Return the pointer moved by so many elements along each axis."""
         moved = _numbers("offsets", offsets, len(self.shape), narrow=True)

@@ -28,6 +28,7 @@ class DType:
         self.bits = self.primitive_bitwidth = 1 if name == "int1" else self.stored.itemsize * 8
         self.kind = {"b": 0, "i": 1, "u": 1, "f": 2}[self.numpy.kind]  # the higher wins over a plain number
         self.signed = self.numpy.kind == "i"
+        self.int_bitwidth = self.bits
 
     scalar = element_ty = property(lambda self: self)
 
@@ -39,6 +40,20 @@ class DType:
 
     def is_int(self) -> bool:
         return self.kind < 2
+
+    def is_int_signed(self) -> bool:
+        return self.signed
+
+    def is_int_unsigned(self) -> bool:
+        return self.is_int() and not self.signed
+
+    def __getattr__(self, name: str) -> Callable[[], bool]:
+        """Return what asks for one type, as in `dtype.is_fp16()`."""
+        of_type = {"is_bool": ("int1",), "is_fp8": ("fp8e4nv", "fp8e5")}
+        asked = of_type.get(name, (name[len("is_") :],))
+        if not name.startswith("is_") or not any(one.short in asked for one in TYPES.values()):
+            raise AttributeError(f"a type of Triton's has no {name!r}")
+        return lambda: self.short in asked
 
     def decode(self, raw: np.ndarray) -> np.ndarray:
         """Return what lies in memory as the numbers with which NumPy computes."""
@@ -238,6 +253,12 @@ def constant(value: Any, what: str) -> Any:
         cure = "annotate the parameter with tl.constexpr, or a name: `half: tl.constexpr = BLOCK // 2`"
         raise wrong(f"{what} must be known when the kernel is compiled: {cure}")
     return plain(value)
+
+
+def value_of(constant: Any) -> Any:
+    """Return what `.value` of a constant gives: here constants have no wrapper."""
+    is_constant = isinstance(constant, numbers.Number | str | tuple | DType) or constant is None
+    return constant if is_constant else constant.value
 
 
 def sizes(shape: Any) -> tuple[int, ...]:

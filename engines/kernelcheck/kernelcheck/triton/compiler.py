@@ -36,9 +36,10 @@ from kernelcheck.triton.blocks import (
     joined,
     negated,
     plain,
+    value_of,
 )  # fmt: skip
 from kernelcheck.triton.functions import IN_KERNELS, tl
-from kernelcheck.triton.kernel import Kernel, meaning, outside
+from kernelcheck.triton.kernel import ConstantFunction, Kernel, meaning, outside
 from kernelcheck.triton.memory import Launch, line_of, running, wrong
 from kernelcheck.triton.text import COMPARISONS, Text, is_constexpr, text_of
 
@@ -462,6 +463,8 @@ class _Walk(ast.NodeVisitor):
 
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         value = self.visit(node.value)
+        if node.attr == "value" and not _is_runtime(value):
+            return value_of(value)
         if isinstance(value, types.ModuleType):
             return self.of_module(value, node.attr)
         if _is_runtime(value) and node.attr not in _MEMBERS and node.attr not in Block.functions:
@@ -529,7 +532,7 @@ class _Walk(ast.NodeVisitor):
         options = {str(one.arg): self.visit(one.value) for one in node.keywords}
         if function is constexpr:
             return constant(args[0], "what tl.constexpr holds")
-        if isinstance(function, Kernel) or self.is_ours(function):
+        if isinstance(function, Kernel | ConstantFunction) or self.is_ours(function):
             return function(*args, **options)
         name = getattr(function, "__name__", str(function))
         if getattr(function, "__module__", "") == "math":

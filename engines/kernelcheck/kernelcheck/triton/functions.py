@@ -212,7 +212,11 @@ def _associative_scan(input: Any, axis: Any, combine_fn: Callable[..., Any], rev
 def dot(
     input: Any, other: Any, acc: Block | None = None, input_precision: str | None = None,
     allow_tf32: bool | None = None, max_num_imprecise_acc: int | None = None, out_dtype: DType | None = None,
+    trans_a: Any = None, trans_b: Any = None,
 ) -> Block:  # fmt: skip
+    for name, given in (("trans_a", trans_a), ("trans_b", trans_b)):
+        if given is not None:
+            raise wrong(f"tl.dot has no `{name}` any more: transpose the block by tl.trans", "language")
     a, b = as_block(input), as_block(other)
     if a.dtype is not b.dtype:
         raise wrong(f"tl.dot takes two blocks of one type, and these are {a.dtype} and {b.dtype}")
@@ -469,6 +473,7 @@ _BY_HAND = "cannot run here: compute the pointers, x_ptr + rows[:, None] * strid
 _NOT_HERE = {
     **dict.fromkeys(("make_tensor_descriptor", "load_tensor_descriptor"), f"tensor descriptors {_BY_HAND}"),
     "inline_asm_elementwise": "PTX cannot run here",
+    "libdevice": "its functions are in tl.extra.libdevice today",
 }
 
 

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from kernelcheck.triton.blocks import OF_TORCH, DType, constexpr
+from kernelcheck.triton.blocks import OF_TORCH, DType, constant, constexpr, plain
 from kernelcheck.triton.functions import host_cdiv, next_power_of_2, tl
 from kernelcheck.triton.memory import running, wrong
 from kernelcheck.triton.text import is_constexpr
@@ -44,6 +44,18 @@ class Kernel:
         return running[-1].call(self, args, options)
 
 
+class ConstantFunction:
+    """A function of Python that computes with constants, when the kernel is compiled, and returns one."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self.fn, self.__name__ = fn, fn.__name__
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        known = [constant(value, f"what {self.__name__} computes with") for value in args]
+        named = {name: constant(value, f"what {self.__name__} computes with") for name, value in options.items()}
+        return plain(self.fn(*known, **named))
+
+
 def kernel_of(function: Any) -> Kernel:
     """Return a kernel, ours or one of the installed Triton, as one of this interpreter."""
     configs: tuple[Config, ...] = ()
@@ -75,12 +87,14 @@ def meaning(value: Any, name: str) -> Any:
     if isinstance(value, types.ModuleType):
         return _twin(value)
     if kind.__name__ == "constexpr":
-        return value.value
+        return ConstantFunction(value.value) if inspect.isfunction(value.value) else value.value
+    if kind.__name__ == "ConstexprFunction":
+        return ConstantFunction(value.fn)
     if kind.__module__.startswith("triton."):
         return _of_triton(value)
     if str(getattr(value, "__module__", "")).startswith("triton.language"):
         return getattr(tl, value.__name__, value)
-    ours = isinstance(value, Kernel | DType | types.SimpleNamespace | types.FunctionType | types.BuiltinFunctionType)
+    ours = isinstance(value, Kernel | ConstantFunction | DType | types.SimpleNamespace | types.FunctionType | types.BuiltinFunctionType)
     if ours or value is None or value is constexpr:
         return value
     what = "number" if isinstance(value, numbers.Number) else kind.__name__
@@ -122,5 +136,6 @@ namespace = types.SimpleNamespace(
     Config=Config,
     cdiv=host_cdiv,
     next_power_of_2=next_power_of_2,
+    constexpr_function=ConstantFunction,
     language=tl,
 )

@@ -21,12 +21,13 @@ from __future__ import annotations
 import dis
 import functools
 import importlib.util
+import itertools
 import math
 import numbers
 import os
 import random
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ import torch
 from kernelcheck.devices import is_real
 from kernelcheck.faults import KernelFault
 from kernelcheck.triton import text as triton_text
-from kernelcheck.triton.blocks import OF_TORCH, Pointer, as_block, assigned, chained, joined, negated
+from kernelcheck.triton.blocks import OF_TORCH, Pointer, as_block, assigned, chained, joined, negated, value_of
 from kernelcheck.triton.compiler import compiled
 from kernelcheck.triton.functions import IN_KERNELS, tl
 from kernelcheck.triton.kernel import Config, Kernel, kernel_of, meaning, namespace, outside
@@ -46,7 +47,7 @@ _OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
 _WORDS = {
     triton_text.AND: lambda *later: joined("and", *later), triton_text.OR: lambda *later: joined("or", *later),
     triton_text.NOT: negated, triton_text.CHAIN: chained, triton_text.NUMBER: assigned,
-    triton_text.WHILE: lambda line, condition: running[-1].goes_on(line, condition),
+    triton_text.VALUE: value_of, triton_text.WHILE: lambda line, condition: running[-1].goes_on(line, condition),
     triton_text.FOR: lambda numbers: running[-1].turns(numbers),
 }  # fmt: skip
 
@@ -87,6 +88,9 @@ def _prepared(
     kernel: Kernel, grid: Any, args: Sequence[Any], options: dict[str, Any], config: Config | None
 ) -> tuple[tuple[int, int, int], dict[str, Any]]:
     """Return the grid and the arguments by name, checked."""
+    if meta := next((one for one in kernel.signature.parameters.values() if one.kind is one.VAR_KEYWORD), None):
+        what = f"a kernel has no `**{meta.name}` any more: give each of these constants a parameter of its own"
+        raise KernelFault("language", f"{what}, such as BLOCK_SIZE: tl.constexpr")
     options = {**(config.kwargs if config else {}), **options}
     warps = options.get("num_warps", 4)
     if not isinstance(warps, int) or warps < 1 or warps & (warps - 1):
@@ -118,14 +122,15 @@ def _prepared(
 
 def _as_arguments(kernel: Kernel, named: dict[str, Any], memory: Memory) -> dict[str, Any]:
     """Return the arguments as the kernel sees them: tensors as pointers, numbers as numbers of the device."""
-    tensors = {name: value for name, value in named.items() if isinstance(value, torch.Tensor)}
-    far = {name: value for name, value in named.items() if isinstance(value, Addresses)}
+    each = dict(_each(named, kernel.constants))
+    tensors = {name: value for name, value in each.items() if isinstance(value, torch.Tensor)}
+    far = {name: value for name, value in each.items() if isinstance(value, Addresses)}
     devices = {str(value.device): name for name, value in reversed(tensors.items())}
     if len(devices) > 1 or "meta" in devices:
         places = " and ".join(f"{name} on {device}" for device, name in reversed(devices.items()))
         raise KernelFault("arguments", f"the tensors of a launch must be on one device, with values, and are {places}")
     arguments: dict[str, Any] = {}
-    for name, value in named.items():
+    for name, value in each.items():
         if name in tensors or name in far:
             if name in kernel.constants:
                 raise KernelFault("arguments", f"{name} is tl.constexpr, and a tensor was passed")
@@ -141,7 +146,23 @@ def _as_arguments(kernel: Kernel, named: dict[str, Any], memory: Memory) -> dict
             arguments[name] = as_block(value)
         else:
             raise KernelFault("arguments", f"{name} is a {type(value).__name__}; a kernel takes tensors and numbers")
-    return arguments
+    return {name: _together(name, value, arguments) for name, value in named.items()}
+
+
+def _each(named: dict[str, Any], constants: set[str]) -> Iterator[tuple[str, Any]]:
+    """Yield name and value of each argument; those of a tuple have names such as `strides[0]`."""
+    for name, value in named.items():
+        if isinstance(value, tuple | list) and name not in constants:
+            yield from _each({f"{name}[{index}]": part for index, part in enumerate(value)}, constants)
+        else:
+            yield name, value
+
+
+def _together(name: str, value: Any, arguments: dict[str, Any]) -> Any:
+    """Return an argument as the kernel sees it: of a tuple the tuple of its parts."""
+    if name in arguments:
+        return arguments[name]
+    return tuple(_together(f"{name}[{index}]", part, arguments) for index, part in enumerate(value))
 
 
 def _run(launch: _Run, kernel: Kernel, arguments: dict[str, Any], seed: int | None = None) -> None:
@@ -231,9 +252,13 @@ def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any]) ->
             fault for line, fault in first.undefined.items()
             if _difference(first, _trial(kernel, grid, named, changed=line)) is not None
         )  # fmt: skip
+        of_several = (
+            fault for fault in first.undefined.values()
+            if _difference(first, _trial(kernel, grid, named, changed="")) is not None
+        )  # fmt: skip
         what = f"element {difference[1]:,} of {difference[0]} depends on the order in which the programs run"
         race = KernelFault("race", what, array=difference[0], element=difference[1])
-        first.report.fault = next(of_a_line, race)
+        first.report.fault = next(itertools.chain(of_a_line, of_several), race)
     return first.report
 
 
@@ -247,7 +272,8 @@ def _trial(
     """Run a kernel on copies of its tensors and note what it does."""
     launch, arguments = _Run(grid, watched=True, changed=changed), _as_arguments(kernel, named, Memory(copy=True))
     _run(launch, kernel, arguments, seed)
-    buffers = [one.buffer for one in arguments.values() if isinstance(one, Pointer) and type(one.buffer) is Buffer]
+    pointers = [one for _, one in _each(arguments, set()) if isinstance(one, Pointer)]
+    buffers = [one.buffer for one in pointers if type(one.buffer) is Buffer]
     launch.buffers, launch.report.results = buffers, {one.name: one.tensor for one in buffers}
     launch.report.sizes = {one.name: one.size for one in buffers}
     stored = [one for one in buffers if launch.report.by_array[one.name].stored_bytes]

@@ -7,6 +7,7 @@ A compiled kernel may ask in other groups.
 
 from __future__ import annotations
 
+import array
 import html
 import linecache
 import math
@@ -28,6 +29,7 @@ from kernelcheck.traffic import Sums, Traffic
 
 _SECTOR, _WARP = 32, 32
 _MOST_TOUCHED = 1_000_000  # elements that a report remembers
+_INT32 = 2**31 - 1
 _MOST_TURNS = 10_000  # of loops of one program
 _NOBODY, _SEVERAL = -1, -2
 running: list[Launch] = []  # the innermost last
@@ -189,6 +191,7 @@ class Launch:
         self._turns, self._open = 0.0, dict[int, int]()
         self._touched: dict[tuple[str, tuple[int, int, int]], list[np.ndarray]] = defaultdict(list)
         self._remembered, self._clock = 0, 0
+        self._lines = array.array("i")  # of the access at each time of the clock
         self._seen: np.ndarray | None = None
         self._released: dict[tuple[int, int], np.ndarray] = {}
 
@@ -233,10 +236,14 @@ class Launch:
 
     def line(self, number: int | None = None) -> str:
         """Return the innermost line of a kernel that is running, or another line of that kernel."""
+        frame = self._frame()
+        return line_of(frame.f_code.co_filename, number or frame.f_lineno) if frame else ""
+
+    def _frame(self) -> types.FrameType | None:
         frame: types.FrameType | None = sys._getframe(1)
         while frame is not None and frame.f_code not in self.codes:
             frame = frame.f_back
-        return line_of(frame.f_code.co_filename, number or frame.f_lineno) if frame else ""
+        return frame
 
     def name(self) -> str:
         """Return the running program as messages name it: as many numbers as the grid has."""
@@ -272,6 +279,8 @@ class Launch:
         ends = f"whose last is {buffer.size - 1:,}" if buffer.size else "which has none"
         what = f"program {self.name()} {verb} element {bad[0]:,} of {buffer.name}, {ends}{more}"
         why = "the mask lets it through: compare it with the size" if masked else "there is no mask at this access"
+        if bad[0] < 0 and buffer.size > _INT32:
+            why = f"32 bits hold offsets up to {_INT32:,}, then they turn negative: multiply what is .to(tl.int64)"
         return self.fault("out of bounds", what, why, array=buffer.name, element=int(bad[0]))
 
     def _remember(self, buffer: Buffer, elements: np.ndarray) -> None:
@@ -301,6 +310,8 @@ class Launch:
     def _order(self, kind: str, buffer: Buffer, elements: np.ndarray) -> None:
         """Raise a race where another program touched these elements, with nothing that orders the two."""
         self._clock += 1
+        frame = self._frame()
+        self._lines.append(frame.f_lineno if frame else 0)
         if (
             kind == "atomic" and elements.size == 1
         ):  # a counter or a lock: what came before it elsewhere is seen from now on
@@ -314,7 +325,8 @@ class Launch:
             who, when = buffer.column(column)[elements], buffer.column(f"{column} at")[elements]
             late = self._unordered(who, when)
             if late.any():
-                raise self._race(kind, buffer, int(elements[late][0]), column, int(who[late][0]))
+                first = int(np.argmax(late))
+                raise self._race(kind, buffer, int(elements[first]), column, int(who[first]), int(when[first]))
         mine = {"load": "read", "store": "wrote", "atomic": "added"}[kind]
         who, when = buffer.column(mine), buffer.column(f"{mine} at")
         who[elements], when[elements] = (
@@ -329,7 +341,7 @@ class Launch:
         others = (who >= 0) & (who != self.me)
         return (who == _SEVERAL) | (others if self._seen is None else others & (when > self._seen[who]))
 
-    def _race(self, kind: str, buffer: Buffer, element: int, before: str, who: int) -> KernelFault:
+    def _race(self, kind: str, buffer: Buffer, element: int, before: str, who: int, when: int) -> KernelFault:
         x, y, _ = self.grid
         other = (who % x, who // x % y, who // (x * y)) if who >= 0 else None
         name = self.name()
@@ -339,7 +351,8 @@ class Launch:
         now = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
         did = {"read": "reads", "wrote": "writes", "added": "changes by an atomic operation"}[before]
         did = did if other else did.replace("reads", "read").replace("changes", "change")
-        what = f"program {name} {now} element {element:,} of {buffer.name}, which {them} {did} too"
+        there = f" (line {self._lines[when - 1]})" if other and self._lines[when - 1] != self._lines[-1] else ""
+        what = f"program {name} {now} element {element:,} of {buffer.name}, which {them} {did} too{there}"
         why = "programs run in any order, and at the same time: the result depends on which comes first"
         return self.fault("race", what, why, array=buffer.name, element=element)
 

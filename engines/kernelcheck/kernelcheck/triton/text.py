@@ -21,6 +21,7 @@ from kernelcheck.faults import KernelFault
 
 # What the changed text calls; no kernel can have such names.
 AND, OR, NOT, CHAIN, NUMBER, WHILE, FOR = "@and", "@or", "@not", "@chain", "@number", "@while", "@for"
+VALUE = "@value"
 COMPARISONS: dict[type[ast.cmpop], str] = {
     ast.Lt: "lt",
     ast.LtE: "le",
@@ -133,6 +134,10 @@ class _AsTriton(ast.NodeTransformer):
             return node
         known = ast.Tuple([ast.Constant(name) for name in names], ast.Load())
         return ast.copy_location(_call(CHAIN, known, node.left, *node.comparators), node)
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
+        self.generic_visit(node)
+        return ast.copy_location(_call(VALUE, node.value), node) if node.attr == "value" else node
 
     def visit_While(self, node: ast.While) -> ast.AST:
         self.generic_visit(node)
