@@ -284,3 +284,109 @@ __global__ void turned(const unsigned char* x, int* out) {{
 def test_a_name_that_no_kernel_has_is_told_beside_those_that_are_there():
     with pytest.raises(kernelcheck.CompileError, match="there is no kernel k; there is kk"):
         kernelcheck.compile_cuda("__global__ void kk(float* x){ }", "k")
+
+
+NO_RETURN = """
+__device__ __forceinline__ float largest(float v) {
+  for (int by = 16; by > 0; by /= 2) v = fmaxf(v, __shfl_down_sync(0xffffffff, v, by));
+}
+__device__ float sign(float v) {
+  if (v > 0) return 1;
+  if (v < 0) return -1;
+}
+__global__ void all(const float* x, float* out) { out[threadIdx.x] = largest(x[threadIdx.x]); }
+__global__ void each(const float* x, float* out) { out[threadIdx.x] = sign(x[threadIdx.x]); }
+"""
+
+
+def test_a_function_that_ends_without_its_return_is_told_at_its_line():
+    x = torch.arange(32.0)
+    fault = launched(NO_RETURN, name="all", args=(x, torch.zeros(32))).fault
+    assert fault.kind == "undefined" and fault.line == 2 and "there is no `return`" in str(fault)
+    fault = launched(NO_RETURN, name="each", args=(x, torch.zeros(32))).fault
+    assert fault.kind == "undefined" and (fault.line, fault.thread) == (5, (0, 0, 0))
+    assert launched(NO_RETURN, name="each", args=(x + 1, torch.zeros(32))).fault is None
+
+
+TRAITS = """
+#include <type_traits>
+#include <utility>
+template <class T, class = std::enable_if_t<std::is_floating_point_v<T>>> __device__ float kind(T) { return 2; }
+template <class T, class = std::enable_if_t<std::is_integral<T>::value>> __device__ int kind(T, int) { return 3; }
+template <class F> __device__ void call(F&& f) { std::forward<F>(f)(); }
+template <class T> __global__ void traits(T* out) {
+  static_assert(std::is_same_v<std::decay_t<const T&>, T> && std::is_pointer_v<T* const> && std::is_arithmetic_v<T>);
+  static_assert(std::is_same<std::conditional_t<true, int, T>, std::remove_const_t<const int>>::value);
+  static_assert(std::bool_constant<true>::value && std::integral_constant<int, 3>() == 3 && !std::false_type());
+  std::remove_reference_t<T&> a = kind(T(1)) + kind(2, 1);
+  std::remove_cv_t<const T> b = std::move(a);
+  call([&] { out[threadIdx.x] = std::is_same_v<T, double> ? 2 * b : b; });
+}
+"""
+
+
+def test_a_template_may_ask_for_the_kind_of_its_types():
+    for dtype, name, want in ((torch.float32, "float", 5), (torch.float64, "double", 10)):
+        out = torch.zeros(32, dtype=dtype)
+        assert launched(TRAITS, name=f"traits<{name}>", args=(out,)).fault is None and out.eq(want).all()
+
+
+PARTS = """
+__global__ void parts(const unsigned* x, const unsigned* y, unsigned* out) {
+  unsigned a = x[threadIdx.x], b = y[threadIdx.x], made[] = {
+    __vadd4(a, b), __vsub4(a, b), __vsubss4(a, b), __vaddus4(a, b), __vmaxs4(a, b), __vminu4(a, b), __vcmpne4(a, b),
+    __vsetgtu4(a, b), __vabsdiffu4(a, b), __vadd2(a, b), __vsubss2(a, b), __vcmpges2(a, b), __vneg2(a),
+    __umul24(a & 255, b & 255),
+  };
+  for (int k = 0; k < 14; k++) out[threadIdx.x * 14 + k] = made[k];
+}
+"""
+
+
+def test_the_parts_of_a_word_are_computed_with_by_themselves():
+    random = np.random.default_rng(0)
+    x, y = random.integers(0, 2**32, (2, 32), dtype=np.uint32)
+    x[:4], y[:4] = 0x7F80FF00, (0x80017FFF, 0x7F80FF00, 0, 0xFFFFFFFF)
+    out = torch.zeros(32, 14, dtype=torch.uint32)
+    report = launched(PARTS, args=(torch.from_numpy(x), torch.from_numpy(y), out))
+    assert report.fault is None
+
+    def words(parts, kind):
+        return np.asarray(parts).astype(kind).view(np.uint32)
+
+    (s, t), (u, v) = ([one.view(kind).astype(int) for one in (x, y)] for kind in (np.int8, np.uint8))
+    (p, q), (g, h) = ([one.view(kind).astype(int) for one in (x, y)] for kind in (np.int16, np.uint16))
+    want = [
+        words(u + v, "u1"), words(u - v, "u1"), words(np.clip(s - t, -128, 127), "i1"),
+        words(np.clip(u + v, 0, 255), "u1"), words(np.maximum(s, t), "i1"), words(np.minimum(u, v), "u1"),
+        words(-(u != v).astype(int), "i1"), words(u > v, "u1"), words(abs(u - v), "u1"), words(g + h, "u2"),
+        words(np.clip(p - q, -32768, 32767), "i2"), words(-(p >= q).astype(int), "i2"), words(-g, "u2"),
+        (x & 255) * (y & 255),
+    ]  # fmt: skip
+    assert np.array_equal(out.numpy(), np.stack(want, 1))
+
+
+def test_shared_memory_may_say_its_alignment_behind_its_word():
+    source = """
+__global__ void pairs(float* out) {
+  __shared__ alignas(16) float part[64];
+  part[threadIdx.x] = threadIdx.x; part[threadIdx.x + 32] = 1;
+  __syncthreads();
+  if (threadIdx.x < 16) reinterpret_cast<float4*>(out)[threadIdx.x] = reinterpret_cast<float4*>(part)[threadIdx.x];
+}"""
+    out = torch.zeros(64)
+    assert launched(source, args=(out,)).fault is None
+    assert out.tolist() == [*range(32), *[1] * 32]
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("#include <cub/cub.cuh>", "a library for kernels that is not here"),
+    ("#include <curand_kernel.h>", "a library for kernels that is not here"),
+    ("#include <cuda/pipeline>", "a library for kernels that is not here"),
+    ("#include <array>", "of the host's library"),
+    ("__device__ void f() { auto pipe = cuda::make_pipeline(); }", "not cuda::make_pipeline"),
+    ("__device__ float f(__nv_fp8_e4m3 x) { return float(x); }", "8-bit floats cannot run here"),
+])  # fmt: skip
+def test_a_library_that_is_not_here_is_refused_by_name(text, said):
+    with pytest.raises(kernelcheck.CompileError, match=said):
+        kernelcheck.compile_cuda(text + "\n__global__ void k(float* x) { x[0] = 1; }", "k")

@@ -139,6 +139,7 @@ KC_HERE int __ffs(int v) { return __builtin_ffs(v); }
 KC_HERE int __ffsll(long long v) { return __builtin_ffsll(v); }
 KC_HERE unsigned __brev(unsigned v) { unsigned r = 0; for (int i = 0; i < 32; i++) r |= (v >> i & 1) << (31 - i); return r; }
 KC_HERE int __mul24(int a, int b) { return a * b; }
+KC_HERE unsigned __umul24(unsigned a, unsigned b) { return a * b; }
 KC_HERE int __mulhi(int a, int b) { return int((long long)a * b >> 32); }
 KC_HERE unsigned __umulhi(unsigned a, unsigned b) { return unsigned((unsigned long long)a * b >> 32); }
 KC_HERE long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
@@ -163,12 +164,38 @@ KC_HERE unsigned __dp4a(unsigned a, unsigned b, unsigned c) {
   for (int i = 0; i < 4; i++) c += (a >> 8 * i & 255) * (b >> 8 * i & 255);
   return c;
 }
+// the two halves or four bytes of a word, each by itself
+template <class T, class F> KC_HERE unsigned kc_each(unsigned a, unsigned b, F f) {
+  unsigned r = 0; constexpr int bits = 8 * sizeof(T); constexpr unsigned all = (1u << bits) - 1;
+  for (int i = 0; i < 32; i += bits) r |= (unsigned(f((long long)T(a >> i), (long long)T(b >> i))) & all) << i;
+  return r;
+}
+template <class T> KC_HERE long long kc_within(long long v) {
+  const long long half = 1ll << (8 * sizeof(T) - 1), least = T(-1) < T(0) ? -half : 0, most = least + 2 * half - 1;
+  return v < least ? least : v > most ? most : v;
+}
+#define KC_EACH(name, T, value) KC_HERE unsigned __v##name(unsigned a, unsigned b) { \
+    return kc_each<T>(a, b, [](long long x, long long y) -> long long { (void)y; return value; }); }
+#define KC_COMPARED(name, n, T, op) KC_EACH(cmp##name##n, T, x op y ? -1 : 0) KC_EACH(set##name##n, T, x op y)
+#define KC_PARTS(n, S, U) \
+  KC_EACH(add##n, U, x + y) KC_EACH(addss##n, S, kc_within<S>(x + y)) KC_EACH(addus##n, U, kc_within<U>(x + y)) \
+  KC_EACH(sub##n, U, x - y) KC_EACH(subss##n, S, kc_within<S>(x - y)) KC_EACH(subus##n, U, kc_within<U>(x - y)) \
+  KC_EACH(maxs##n, S, x > y ? x : y) KC_EACH(maxu##n, U, x > y ? x : y) KC_EACH(absdiffs##n, S, x < y ? y - x : x - y) \
+  KC_EACH(mins##n, S, x < y ? x : y) KC_EACH(minu##n, U, x < y ? x : y) KC_EACH(absdiffu##n, U, x < y ? y - x : x - y) \
+  KC_COMPARED(eq, n, U, ==) KC_COMPARED(ne, n, U, !=) \
+  KC_COMPARED(ges, n, S, >=) KC_COMPARED(gts, n, S, >) KC_COMPARED(les, n, S, <=) KC_COMPARED(lts, n, S, <) \
+  KC_COMPARED(geu, n, U, >=) KC_COMPARED(gtu, n, U, >) KC_COMPARED(leu, n, U, <=) KC_COMPARED(ltu, n, U, <) \
+  KC_HERE unsigned __vneg##n(unsigned a) { return __vsub##n(0, a); } \
+  KC_HERE unsigned __vnegss##n(unsigned a) { return __vsubss##n(0, a); } \
+  KC_HERE unsigned __vabs##n(unsigned a) { return __vabsdiffs##n(a, 0); }
+KC_PARTS(2, short, unsigned short) KC_PARTS(4, signed char, unsigned char)
 KC_HERE float norm3df(float a, float b, float c) { return sqrtf(a * a + b * b + c * c); }
 KC_HERE float norm4df(float a, float b, float c, float d) { return sqrtf(a * a + b * b + c * c + d * d); }
 KC_HERE float rhypotf(float a, float b) { return 1 / hypotf(a, b); }
 KC_HERE float rcbrtf(float a) { return 1 / cbrtf(a); }
 KC_HERE float sinpif(float a) { return float(sin(3.141592653589793 * fmod(a, 2.0))); }
 KC_HERE float cospif(float a) { return float(cos(3.141592653589793 * fmod(a, 2.0))); }
+#define __builtin_assume(x) ((void)0)
 #define __expf(x) expf(x)
 #define __exp10f(x) exp10f(x)
 #define __exp2f(x) exp2f(x)

@@ -19,7 +19,7 @@ PAST = ("read", "wrote", "changed by an atomic")
 ENDS = {
     "exit": "the kernel called exit()",
     "abort": "the kernel called abort()",
-    "trap": "the kernel called __trap(), or reached the end of a function that returns a value",
+    "trap": "the kernel called __trap()",
     "division by zero": "a whole number is divided by zero",
     "stack": "it needs more than 256 KiB of local memory: recursion without end, or large local arrays",
 }
@@ -231,6 +231,8 @@ def _message(fault: dict[str, Any], who: str, what: str, limit: float) -> str:
         )
     if kind == "endless":
         return f"{who} had not ended after {limit:g} s: a loop without end, or too much work for the CPU"
+    if kind == "undefined" and fault["text"] == "return":
+        return f"{who} comes to the end of a function that returns a value, and there is no `return`"
     if kind == "undefined":
         why = "no thread gives one there, so the value is undefined, and a result depends on it"
         return f"{who} takes the value of lane {fault['at']} of its warp, but {why}"

@@ -17,6 +17,7 @@ CUDA_HEADER = re.compile(r"(?:cuda|device_|vector_|math_constants|sm_|crt/)[\w./
 C_HEADERS = {
     "cassert", "assert.h", "cfloat", "float.h", "climits", "limits.h", "cmath", "math.h", "cstddef", "stddef.h",
     "cstdint", "stdint.h", "cstdio", "stdio.h", "cstdlib", "stdlib.h", "cstring", "string.h", "algorithm", "limits",
+    "type_traits", "utility",
 }  # fmt: skip
 OWN_HEADERS = {  # that kernelcheck brings, for NVRTC too
     "cooperative_groups.h", "cooperative_groups/reduce.h", "cooperative_groups/scan.h", "cuda_pipeline.h",
@@ -42,10 +43,16 @@ _OF_HOST = {
 }  # fmt: skip
 _OF_STD = {
     "min", "max", "abs", "fabs", "sqrt", "exp", "log", "pow", "sin", "cos", "tanh", "floor", "ceil", "round", "swap",
-    "numeric_limits", "size_t", "isnan", "isinf",
+    "numeric_limits", "size_t", "isnan", "isinf", "move", "forward", "integral_constant", "bool_constant", "true_type",
+    "false_type", "is_same", "is_same_v", "is_integral", "is_integral_v", "is_floating_point", "is_floating_point_v",
+    "is_arithmetic", "is_arithmetic_v", "is_pointer", "is_pointer_v", "conditional", "conditional_t", "enable_if",
+    "enable_if_t", "remove_const", "remove_const_t", "remove_cv", "remove_cv_t", "remove_reference",
+    "remove_reference_t", "decay_t", "void_t", "declval",
 }  # fmt: skip
+_LIBRARIES = re.compile(r"(?:cub|thrust|cuda|nv|cute|cutlass)/.*|(?:mma|curand\w*|cuda_fp[468])\.h\w*")
 _NOT_HERE = {
     "<<<": "a kernel is started from Python, kernel(grid=…, block=…, args=…): leave host code with <<<…>>> out",
+    **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8_storage_t"), "8-bit floats cannot run here"),
     "asm": "PTX in asm statements cannot run here",
     **dict.fromkeys(("wmma", "mma_sync"), "the matrix units (wmma) cannot run here"),
     **dict.fromkeys(("malloc", "new"), "memory that a kernel allocates itself cannot be looked at here"),
@@ -78,10 +85,12 @@ def header(directive: str) -> str | None:
 def _headers(text: CudaText) -> Iterator[CompileError]:
     included = {name for token in text.tokens if token.kind == "directive" and (name := header(token.text))}
     for name, token in ((header(token.text), token) for token in text.tokens if token.kind == "directive"):
-        if name and name not in C_HEADERS | OWN_HEADERS and not CUDA_HEADER.fullmatch(name):
-            yield text.refusal(
-                f"<{name}> is of the host's library, which a kernel cannot use: leave it out", token.start
-            )
+        if name and _LIBRARIES.fullmatch(name):
+            what = f"<{name}> is a library for kernels that is not here: write what the kernel needs of it yourself"
+            yield text.refusal(what, token.start)
+        elif name and name not in C_HEADERS | OWN_HEADERS and not CUDA_HEADER.fullmatch(name):
+            what = f"<{name}> is of the host's library, which a kernel cannot use: leave it out"
+            yield text.refusal(what, token.start)
     missing = {name: needs for name, needs in _NEEDS.items() if not included & set(needs)}
     own = {token.text for before, token in pairwise(text.tokens) if before.kind == "name" and before.text in _TYPES}
     for token in text.tokens:
@@ -159,5 +168,8 @@ def _body(text: CudaText, function: Function, of_host: set[str]) -> Iterator[Com
             yield text.refusal(f"{token.text}() is of the host's library, which a kernel cannot use", token.start)
         elif called and token.text in _VECTORS and behind not in ("*", "&", ")"):
             yield text.refusal(f"{token.text} has no constructor: write make_{token.text}(…)", token.start)
+        elif token.text == "cuda" and following == "::":
+            what = f"CUDA's C++ library is not here, and so not cuda::{behind}"
+            yield text.refusal(what, token.start)
         elif token.text == "std" and following == "::" and behind not in _OF_STD:
             yield text.refusal(f"std::{behind} is of the host's library, which a kernel cannot use", token.start)

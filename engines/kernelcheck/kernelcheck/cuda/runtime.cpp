@@ -485,6 +485,10 @@ void __ubsan_handle_out_of_bounds(Beyond* b, uintptr_t index) {
   if (beyond.size() < 8) beyond.push_back(f);
 }
 
+// The end of a function that returns a value, at the function's line.
+struct Ended { const char* file; u32 line, column; };
+void __ubsan_handle_missing_return(Ended* e) { kc_stop("undefined", "return", int(e->line)); }
+
 void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}

@@ -28,9 +28,9 @@ FLAGS = (
     *("-fno-exceptions", "-I", str(HERE / "include"), "-I", str(HERE / "types"), "-include", str(HERE / "cuda.h")),
     *("-x", "c++"),
 )
-GCC = ("-fsanitize=bounds",)
+GCC = ("-fsanitize=bounds,return",)
 # clang leaves out the read of a value that is written at once, and makes loops into memset, which has no hook
-CLANG = """-fsanitize=array-bounds -fno-builtin-memset -fno-builtin-memcpy
+CLANG = """-fsanitize=array-bounds,return -fno-builtin-memset -fno-builtin-memcpy
 -mllvm -tsan-instrument-read-before-write=1""".split()
 COMPILE_S = 180.0  # of the CPU; zig builds its C++ library at its first link
 WALL_S = 1800.0
@@ -155,6 +155,8 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
             yield token.start, token.start + len(token.text), ""
         elif token.text == "static" and following == "__shared__":
             yield token.start, text.tokens[n + 1].start, ""
+        elif token.text == "alignas" and n and text.tokens[n - 1].text == "__shared__":
+            yield token.start, token.start + len(token.text), "__align__"
         elif (dynamic := text.dynamic(n)) is not None:
             name, kind, stop = dynamic
             yield token.start, stop, f"static {kind}* const {name} = ({kind}*)kc_dynamic;"

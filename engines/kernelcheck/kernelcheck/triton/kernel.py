@@ -94,7 +94,10 @@ def meaning(value: Any, name: str) -> Any:
         return _of_triton(value)
     if str(getattr(value, "__module__", "")).startswith("triton.language"):
         return getattr(tl, value.__name__, value)
-    ours = isinstance(value, Kernel | ConstantFunction | DType | types.SimpleNamespace | types.FunctionType | types.BuiltinFunctionType)
+    ours = isinstance(
+        value,
+        Kernel | ConstantFunction | DType | types.SimpleNamespace | types.FunctionType | types.BuiltinFunctionType,
+    )
     if ours or value is None or value is constexpr:
         return value
     what = "number" if isinstance(value, numbers.Number) else kind.__name__
