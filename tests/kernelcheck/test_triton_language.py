@@ -344,6 +344,66 @@ def test_what_a_pointer_to_a_block_cannot_do_is_said(text, said):
     assert said in str(copied(text).fault)
 
 
+DESCRIBED = (
+    "a = tl.make_tensor_descriptor(x, [3, n], [8, 1], [2, 4]); "
+    "b = tl.make_tensor_descriptor(out, [3, n], [n, 1], [2, 4]); "
+)
+
+
+def described(text, columns=8):
+    x, out = torch.arange(24.0).view(3, 8), torch.zeros(3, columns)
+    return kernelcheck.checked(kernel(text), (1,), x, out, columns)
+
+
+def test_a_tensor_descriptor_knows_the_edges_of_its_tensor():
+    report = described(f"{DESCRIBED}b.store([2, 4], a.load([2, 4]) + 1)")
+    want = torch.zeros(3, 8)
+    want[2, 4:] = torch.arange(20.0, 24) + 1
+    assert report.fault is None and report.results["out"].equal(want)
+    assert (report.loaded_bytes, report.stored_bytes) == (16, 16)
+    summed = described(f"{DESCRIBED}tl.store(out, tl.sum(tl.load_tensor_descriptor(a, [2, 6])))")
+    assert summed.fault is None and summed.results["out"][0, 0] == 22 + 23  # what is outside is zero
+    added = described(f"{DESCRIBED}b.atomic_add([0, 4], a.load([0, 4])); b.atomic_add([0, 4], a.load([0, 0]))")
+    assert added.fault is None and added.results["out"][1, 4:].tolist() == [20, 22, 24, 26]
+    grown = described("a = tl.make_tensor_descriptor(x, [4, n], [8, 1], [2, 4]); v = a.load([2, 4])")
+    assert (grown.fault.kind, grown.fault.element) == ("out of bounds", 28)  # it is described larger than it is
+    typed = described(f"{DESCRIBED}tl.store(out, a.block_shape[1] + a.shape[0] + a.load([0, 0]).to(a.dtype).shape[0])")
+    assert typed.fault is None and typed.results["out"][0, 0] == 4 + 3 + 2
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    ("v = a.load([0])", "the offsets are 1 numbers, and the block has 2 axes"),
+    ("b.store([0, 0], tl.zeros((4, 4), tl.float32))", "stores blocks of the shape (2, 4), and this one has (4, 4)"),
+    ("v = a.gather([0], 0)", "has no .gather here"),
+    ("for i in range(2): a = x", "a is a tensor descriptor of blocks[2, 4] before the loop"),
+    ("c = tl.make_tensor_descriptor(x, [3, n], [8, 1], [2, 2])", "2 elements of fp32 are 8"),
+    ("c = tl.make_tensor_descriptor(x, [3, n], [6, 1], [2, 4])", "one of x has 6 elements, which are 24 bytes"),
+    ("c = tl.make_tensor_descriptor(x, [3, n], [8, 2], [2, 4])", "the last stride of a tensor descriptor is 1"),
+    ("c = tl.make_tensor_descriptor(x + 1, [3, n], [8, 1], [2, 4])", "and x here at byte 4"),
+    ("c = tl.make_tensor_descriptor(x + tl.arange(0, 4), [n], [1], [4])", "a pointer to one element"),
+])  # fmt: skip
+def test_what_a_tensor_descriptor_cannot_do_is_said(text, said):
+    assert said in str(described(DESCRIBED + text).fault)
+
+
+def test_the_host_may_make_the_descriptor():
+    @triton.jit
+    def double(x, out, SIZE: tl.constexpr):
+        row = tl.program_id(0) * SIZE
+        out.store([row, 0], 2 * x.load([row, 0]))
+
+    triton.set_allocator(lambda size, alignment, stream: None)
+    make = triton.tools.tensor_descriptor.TensorDescriptor
+    x, out = torch.arange(24.0).view(3, 8), torch.zeros(3, 8)
+    arguments = make.from_tensor(x, [2, 8]), make(out, [3, 8], [8, 1], [2, 8])
+    report = kernelcheck.checked(double, (2,), *arguments, SIZE=2)
+    assert report.fault is None and report.results["out"].equal(2 * x) and out.eq(0).all()
+    double[(2,)](*arguments, SIZE=2)
+    assert out.equal(2 * x)
+    fault = kernelcheck.checked(double, (2,), *arguments, SIZE=1).fault
+    assert fault.kind == "race" and fault.array == "out"
+
+
 def test_random_numbers_are_those_of_triton():
     text = "at = tl.arange(0, 4); tl.store(out + at, tl.rand(n, at)); tl.store(out + 4 + at, tl.randn(n, at))"
     out = computed(text, torch.zeros(1), torch.zeros(8), 1234567)
@@ -487,7 +547,7 @@ def test_a_tensor_that_no_machine_has_room_for_has_addresses():
     ("if tl.arange(0, 4) < n:;     pass", {}, "no single yes or no"),
     ("v = tl.arange(0, 1024)[:, None] + tl.arange(0, 2048)", {}, "Triton allows 1,048,576"),
     ("v = SIZE", {}, "SIZE is a global number"),
-    ("v = tl.make_tensor_descriptor(x, [n], [1], [16])", {}, "tensor descriptors cannot run here: compute"),
+    ("v = tl._experimental_descriptor_load(x, [0], [16], tl.float32)", {}, "made by tl.make_tensor_descriptor today"),
     ("v = tl.libdevice.erf(tl.load(x))", {}, "in tl.extra.libdevice today"),
     ("v = tl.zeros((16, 16), tl.float32); w = tl.dot(v, v, trans_b=True)", {}, "transpose the block by tl.trans"),
     ("v = tl.load(x) + math.sin(n)", {}, "NameError"),

@@ -29,7 +29,7 @@ class BlockPointer:
 
     def advance(self, offsets: Any) -> BlockPointer:
         """Return the pointer moved by so many elements along each axis."""
-        moved = _numbers("offsets", offsets, len(self.shape), narrow=True)
+        moved = numbers_of("offsets", offsets, len(self.shape), narrow=True)
         return replace(self, offsets=tuple(map(functools.partial(combine, "add"), self.offsets, moved)))
 
     def pointers(self) -> Pointer:
@@ -63,7 +63,7 @@ def padded(option: Any) -> float | None:
     return _PADDINGS[option]
 
 
-def _numbers(name: str, given: Any, count: int | None, *, narrow: bool = False) -> tuple[Block, ...]:
+def numbers_of(name: str, given: Any, count: int | None, *, narrow: bool = False) -> tuple[Block, ...]:
     """Return whole numbers, one for each axis, as numbers of the device."""
     parts = tuple(given) if isinstance(given, tuple | list) else (given,)
     blocks = tuple(as_block(part, f"one of the {name}") for part in parts)
@@ -71,9 +71,9 @@ def _numbers(name: str, given: Any, count: int | None, *, narrow: bool = False) 
         raise wrong(f"the {name} are {len(blocks)} numbers, and the block has {count} axes", "shapes")
     for block in blocks:
         if block.dtype.kind == 2 or block.shape:
-            raise wrong(f"the {name} of a block pointer are single whole numbers, and here is {block.dtype}")
+            raise wrong(f"the {name} of a block are single whole numbers, and here is {block.dtype}")
         if narrow and block.dtype.bits > 32:
-            raise wrong(f"the {name} of a block pointer have 32 bits: write .to(tl.int32), or move the base pointer")
+            raise wrong(f"the {name} of a block have 32 bits: write .to(tl.int32), or move the base pointer")
     return blocks
 
 
@@ -84,8 +84,8 @@ def make_block_ptr(base: Pointer, shape: Any, strides: Any, offsets: Any, block_
     axes = [constant(axis, "the order") for axis in (order if isinstance(order, tuple | list) else (order,))]
     if sorted(axes) != list(range(len(size))):
         raise wrong(f"the order {tuple(axes)} must hold the axes 0 to {len(size) - 1}, each once", "shapes")
-    whole, steps = _numbers("sizes", shape, len(size)), _numbers("strides", strides, len(size))
-    return BlockPointer(base, whole, steps, _numbers("offsets", offsets, len(size), narrow=True), size)
+    whole, steps = numbers_of("sizes", shape, len(size)), numbers_of("strides", strides, len(size))
+    return BlockPointer(base, whole, steps, numbers_of("offsets", offsets, len(size), narrow=True), size)
 
 
 def advance(base: BlockPointer, offsets: Any) -> BlockPointer:

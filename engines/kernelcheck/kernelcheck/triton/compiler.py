@@ -38,6 +38,7 @@ from kernelcheck.triton.blocks import (
     plain,
     value_of,
 )  # fmt: skip
+from kernelcheck.triton.descriptors import TensorDescriptor
 from kernelcheck.triton.functions import IN_KERNELS, tl
 from kernelcheck.triton.kernel import ConstantFunction, Kernel, meaning, outside
 from kernelcheck.triton.memory import Launch, line_of, running, wrong
@@ -71,6 +72,7 @@ _CURES = {
     "lambda": "write a function under @triton.jit",
     "def": "write the function outside of the kernel, under @triton.jit",
 }
+_OF_DEVICE = Block | Pointer | BlockPointer | TensorDescriptor
 _MEMBERS = "shape", "dtype", "type", "numel", "T", "to"
 
 
@@ -140,6 +142,8 @@ def _kind(value: Any) -> tuple[Any, ...]:
         return "pointer", value.buffer.dtype.short, value.shape
     if isinstance(value, BlockPointer):
         return "block pointer", value.base.buffer.dtype.short, value.shape
+    if isinstance(value, TensorDescriptor):
+        return "tensor descriptor", value.dtype.short, value.block_shape
     if isinstance(value, tuple):
         return tuple(map(_kind, value))
     return "constant", type(value).__name__, str(value)
@@ -153,6 +157,8 @@ def _said(value: Any) -> str:
         return f"a block of pointers{list(value.shape)}" if value.shape else f"a pointer to {value.buffer.dtype}"
     if isinstance(value, BlockPointer):
         return f"a pointer to a block{list(value.shape)}"
+    if isinstance(value, TensorDescriptor):
+        return f"a tensor descriptor of blocks{list(value.block_shape)}"
     if isinstance(value, tuple):
         return f"({', '.join(map(_said, value))})"
     return f"the constant {value}" if value is not None else "None"
@@ -286,7 +292,7 @@ class _Walk(ast.NodeVisitor):
 
     def storable(self, name: str, value: Any) -> Any:
         """Return what a name holds that is given `value`. Raises where no name can hold it."""
-        known = isinstance(value, Block | Pointer | BlockPointer | tuple | DType | numbers.Real | constexpr)
+        known = isinstance(value, _OF_DEVICE | tuple | DType | numbers.Real | constexpr)
         if not known and value is not None:
             kind = "text" if isinstance(value, str) else type(value).__name__
             raise self.fault(f"{name} cannot hold a {kind}: annotate it, {name}: tl.constexpr = …", "types")

@@ -30,6 +30,7 @@ from kernelcheck.triton.blocks import (
     shaped,
     sizes,
 )  # fmt: skip
+from kernelcheck.triton.descriptors import TensorDescriptor, make_tensor_descriptor
 from kernelcheck.triton.memory import running, wrong
 from kernelcheck.triton.philox import RANDOM
 
@@ -469,9 +470,10 @@ def _softmax(x: Any, dim: Any = None, *, keep_dims: Any = None, ieee_rounding: b
 Block.functions["softmax"] = _softmax
 
 
-_BY_HAND = "cannot run here: compute the pointers, x_ptr + rows[:, None] * stride + columns, and give a mask"
+_TODAY = "tensor descriptors are made by tl.make_tensor_descriptor today, with .load and .store"
+_EXPERIMENTAL = "make_tensor_descriptor", "descriptor_load", "descriptor_store"
 _NOT_HERE = {
-    **dict.fromkeys(("make_tensor_descriptor", "load_tensor_descriptor"), f"tensor descriptors {_BY_HAND}"),
+    **{f"_experimental_{name}": _TODAY for name in _EXPERIMENTAL},
     "inline_asm_elementwise": "PTX cannot run here",
     "libdevice": "its functions are in tl.extra.libdevice today",
 }
@@ -495,6 +497,9 @@ tl: Any = _Language(
     extra=_Language(libdevice=_LIBDEVICE, cuda=_Language(libdevice=_LIBDEVICE)),
     program_id=_number("program_id", "program"), num_programs=_number("num_programs", "grid"),
     arange=arange, full=full, dot=dot, where=_where, make_block_ptr=make_block_ptr, advance=advance,
+    make_tensor_descriptor=make_tensor_descriptor, tensor_descriptor=TensorDescriptor,
+    load_tensor_descriptor=lambda desc, offsets: desc.load(offsets),
+    store_tensor_descriptor=lambda desc, offsets, value: desc.store(offsets, value),
     zeros=lambda shape, dtype: full(shape, 0, dtype),
     zeros_like=lambda input: full(input.shape, 0, input.dtype),
     to_tensor=as_block, broadcast=_broadcast, join=_join, interleave=_interleave, cat=_cat,

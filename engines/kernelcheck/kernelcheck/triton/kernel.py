@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from kernelcheck.triton.blocks import OF_TORCH, DType, constant, constexpr, plain
+from kernelcheck.triton.descriptors import HostDescriptor
 from kernelcheck.triton.functions import host_cdiv, next_power_of_2, tl
 from kernelcheck.triton.memory import running, wrong
 from kernelcheck.triton.text import is_constexpr
@@ -140,5 +141,7 @@ namespace = types.SimpleNamespace(
     cdiv=host_cdiv,
     next_power_of_2=next_power_of_2,
     constexpr_function=ConstantFunction,
+    set_allocator=lambda allocator: None,
+    tools=types.SimpleNamespace(tensor_descriptor=types.SimpleNamespace(TensorDescriptor=HostDescriptor)),
     language=tl,
 )

@@ -38,12 +38,14 @@ from kernelcheck.faults import KernelFault
 from kernelcheck.triton import text as triton_text
 from kernelcheck.triton.blocks import OF_TORCH, Pointer, as_block, assigned, chained, joined, negated, value_of
 from kernelcheck.triton.compiler import compiled
+from kernelcheck.triton.descriptors import HostDescriptor, TensorDescriptor
 from kernelcheck.triton.functions import IN_KERNELS, tl
 from kernelcheck.triton.kernel import Config, Kernel, kernel_of, meaning, namespace, outside
 from kernelcheck.triton.memory import Addresses, Buffer, FarBuffer, Launch, Memory, Report, line_of, running
 
 _MOST_PROGRAMS = 1_000_000  # one after the other
 _OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+_DESCRIPTORS = "HostDescriptor", "TensorDescriptor"  # ours, Triton's
 _WORDS = {
     triton_text.AND: lambda *later: joined("and", *later), triton_text.OR: lambda *later: joined("or", *later),
     triton_text.NOT: negated, triton_text.CHAIN: chained, triton_text.NUMBER: assigned,
@@ -122,7 +124,9 @@ def _prepared(
 
 def _as_arguments(kernel: Kernel, named: dict[str, Any], memory: Memory) -> dict[str, Any]:
     """Return the arguments as the kernel sees them: tensors as pointers, numbers as numbers of the device."""
-    each = dict(_each(named, kernel.constants))
+    given = dict(_each(named, kernel.constants))
+    made = {name: HostDescriptor(**vars(one)) for name, one in given.items() if type(one).__name__ in _DESCRIPTORS}
+    each = given | {name: one.base for name, one in made.items()}
     tensors = {name: value for name, value in each.items() if isinstance(value, torch.Tensor)}
     far = {name: value for name, value in each.items() if isinstance(value, Addresses)}
     devices = {str(value.device): name for name, value in reversed(tensors.items())}
@@ -137,9 +141,8 @@ def _as_arguments(kernel: Kernel, named: dict[str, Any], memory: Memory) -> dict
             if value.dtype not in OF_TORCH or (name in tensors and value.layout is not torch.strided):
                 raise KernelFault("arguments", f"{name} is a tensor of {value.dtype}, which Triton does not have")
             dtype = OF_TORCH[value.dtype]
-            arguments[name] = Pointer(
-                FarBuffer(name, value, dtype) if name in far else Buffer(name, value, dtype, memory), 0
-            )
+            buffer = FarBuffer(name, value, dtype) if name in far else Buffer(name, value, dtype, memory)
+            arguments[name] = made[name].on(Pointer(buffer, 0)) if name in made else Pointer(buffer, 0)
         elif name in kernel.constants or value is None:
             arguments[name] = value if isinstance(value, numbers.Number | str | tuple) else meaning(value, name)
         elif isinstance(value, numbers.Real):
@@ -272,7 +275,8 @@ def _trial(
     """Run a kernel on copies of its tensors and note what it does."""
     launch, arguments = _Run(grid, watched=True, changed=changed), _as_arguments(kernel, named, Memory(copy=True))
     _run(launch, kernel, arguments, seed)
-    pointers = [one for _, one in _each(arguments, set()) if isinstance(one, Pointer)]
+    parts = [one.block.base if isinstance(one, TensorDescriptor) else one for _, one in _each(arguments, set())]
+    pointers = [one for one in parts if isinstance(one, Pointer)]
     buffers = [one.buffer for one in pointers if type(one.buffer) is Buffer]
     launch.buffers, launch.report.results = buffers, {one.name: one.tensor for one in buffers}
     launch.report.sizes = {one.name: one.size for one in buffers}
