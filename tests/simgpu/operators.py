@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import itertools
+import re
 import warnings
 from collections import Counter
 from contextlib import nullcontext
@@ -78,7 +80,9 @@ def database():
     """Return PyTorch's list of operators with their sample inputs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from torch.testing._internal import common_utils
+        from torch.testing._internal import common_cuda, common_utils
+
+        common_cuda.SM53OrLater = True  # the database asks for it when it is imported, also where no GPU is simulated
         from torch.testing._internal.common_methods_invocations import op_db
         from torch.testing._internal.opinfo import core
     # Samples look for a test of unittest in the whole stack, with the source of each frame: most of the time
@@ -199,6 +203,100 @@ def run(
                     _examine(op, dtype, outcome, limit, place)
         outcomes.append(outcome)
     return outcomes
+
+
+FORMATS = (
+    torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
+    torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128,
+)  # fmt: skip
+_OF_CUDA_ALONE = (
+    "torch.ops.aten._flash_attention_forward", "torch.ops.aten._efficient_attention_forward", "jiterator",
+)  # fmt: skip  # kernels called by their own names, and code of CUDA's
+
+
+def _formats(op, backward: bool) -> tuple[set, set]:
+    """Return the number formats that the CPU and CUDA take, as the database says, forward or backward as well."""
+    forward = [{dtype for dtype in FORMATS if op.supports_dtype(dtype, place)} for place in ("cpu", "cuda")]
+    if not backward:
+        return forward[0], forward[1]
+    both = forward[0] & forward[1] if op.supports_autograd else set()
+    return both & op.supported_backward_dtypes("cpu"), both & op.supported_backward_dtypes("cuda")
+
+
+_NO_KERNEL = "not implemented for", "not supported for", "Could not run"
+
+
+def formats(kinds: str, backward: bool = False, every: int = 1, offset: int = 0, limit: int = 3):
+    """Return how many pairs of an operator and a number format were tried, and which differ from what CUDA does.
+
+    Of `kinds` "cpu" CUDA has no kernel, of "cuda" the CPU has none, and "both" have both. At most `limit` samples of a
+    pair are tried, but where CUDA has no kernel as many as it takes to meet it.
+    """
+    pairs = []
+    for op in database():
+        on_cpu, on_cuda = _formats(op, backward)
+        chosen = {"cpu": on_cpu - on_cuda, "cuda": on_cuda - on_cpu, "both": on_cpu & on_cuda}[kinds]
+        if op.name != "tensor_split" and not op.name.startswith(_OF_CUDA_ALONE):  # see EXCEPTIONS
+            pairs += [(op, dtype) for dtype in FORMATS if dtype in chosen]
+    pairs = pairs[offset::every]
+    wrong = []
+    for op, dtype in pairs:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            samples = op.sample_inputs("cpu", dtype, requires_grad=backward)
+            if kinds == "cpu":
+                refused = (_refused(op, sample, "cuda:0", backward) for sample in samples)
+                if not any(any(one in word for one in _NO_KERNEL) for word in refused):
+                    wrong.append(f"{op.name} {op.variant_test_name} {dtype}: runs, and CUDA has no kernel")
+                continue
+            for sample in itertools.islice(samples, limit):
+                word = _refused(op, sample, "cuda:0", backward)
+                if word and (kinds == "cuda" or not _refused(op, sample, "cpu", backward)):
+                    wrong.append(f"{op.name} {op.variant_test_name} {dtype}: refused, and CUDA has a kernel: {word}")
+                    break
+    return len(pairs), wrong
+
+
+def _refused(op, sample, place: str, backward: bool) -> str:
+    """Return the error of a call on `place`, or "" where it runs; a sparse sample is not tried."""
+    try:
+        out, leaves = _call(op, sample, place)
+        outputs = [tensor for tensor in _tensors(out) if tensor.grad_fn is not None]
+        if backward and outputs and leaves:
+            torch.autograd.grad(outputs, leaves, [torch.ones_like(one) for one in outputs], allow_unused=True)
+    except Exception as error:
+        return "" if "sparse sample" in str(error) else f"{type(error).__name__}: {error}"[:200]
+    return ""
+
+
+def errors(every: int = 1, offset: int = 0) -> tuple[int, list[str]]:
+    """Return how many impossible calls of the database were made, and which do not raise what it expects of CUDA."""
+    tried, wrong = 0, []
+    for op in [op for op in database() if op.error_inputs_func is not None][offset::every]:
+        if op.name in _NO_ERRORS:
+            continue
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for expected in op.error_inputs("cuda"):
+                if not expected.error_regex:  # numbers in the place of tensors, of which only references are asked
+                    continue
+                tried += 1
+                sample = expected.sample_input
+                try:
+                    op(sample.input, *sample.args, **sample.kwargs)
+                    told = "nothing is raised"
+                except Exception as error:
+                    same = isinstance(error, expected.error_type) and re.search(expected.error_regex, str(error))
+                    told = "" if same else f"{type(error).__name__}: {error}"
+                wrong += [f"{op.name}: {told}, not {expected.error_regex}"[:300]] if told else []
+    return tried, wrong
+
+
+_NO_ERRORS = {
+    "median": "no kernel here has a limit of 25 dimensions",
+    "histogramdd": "PyTorch has it for the CPU alone: refused before its arguments are looked at",
+    "narrow_copy": "says in other words that a dimension is not there",
+}
 
 
 def whole() -> set[str]:

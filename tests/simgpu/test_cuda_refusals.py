@@ -1,5 +1,6 @@
 """What does CUDA refuse that a CPU does? Each fault beside its sound twin, which must run."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,29 @@ def noise(generator: torch.Generator) -> None:
     torch.ops.aten.rrelu_with_noise(on_gpu(3), on_gpu(3), 0.1, 0.3, True, generator)
 
 
+def second_gradient(layer: Callable[..., nn.Module], cudnn: bool) -> None:
+    """As a penalty on gradients does."""
+    with torch.backends.cudnn.flags(enabled=cudnn):
+        made, x = layer(4, 4).cuda(), on_gpu(2, 1, 4, requires_grad=True)
+        result = made(x)[0]
+    gradient = torch.autograd.grad(result.sum(), x, create_graph=True)[0]
+    gradient.square().sum().backward()
+
+
+def sparse_product(dtype: torch.dtype, coo: bool = True, autocast: bool = False) -> torch.Tensor:
+    dense = torch.eye(3, device="cuda").to(dtype)
+    with torch.autocast("cuda", enabled=autocast):
+        return torch.sparse.mm(dense.to_sparse() if coo else dense.to_sparse_csr(), dense)
+
+
+def dynamic(place: str) -> None:
+    layer = nn.Sequential(nn.Linear(4, 4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch advises torchao in its place
+        quantized = torch.ao.quantization.quantize_dynamic(layer, {nn.Linear}, dtype=torch.qint8)
+    quantized(torch.rand(2, 4, device=place))
+
+
 def gathered(dtype: torch.dtype) -> None:
     torch.gather(on_gpu(3), 0, torch.zeros(2, device="cuda", dtype=dtype))
 
@@ -91,11 +115,65 @@ RETURNED = f"^Function DoubledBackward returned an {GRADIENT[1:]}"
 FILLED = "^expected self and mask to be on the same device, but got mask on cpu and self on cuda:0$"
 TABLE = r"got index is on cpu, different from other tensors on cuda:0 \(.* wrapper_CUDA__index_select\)$"
 
+SECOND = (
+    "^the derivative for '_cudnn_rnn_backward' is not implemented. Double backwards is not supported for CuDNN RNNs"
+)
+SPARSE = "^\"{}\" not implemented for '{}'$"
+
 CASES: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
     "lstm": (TRAINING, lambda: recurrent(nn.LSTM, False), lambda: recurrent(nn.LSTM, True)),
     "gru": (TRAINING, lambda: recurrent(nn.GRU, False), lambda: recurrent(nn.GRU, False, cudnn=False)),
     "rnn": (TRAINING, lambda: recurrent(nn.RNN, False), lambda: recurrent(nn.RNN, True)),
     "packed": (TRAINING, lambda: recurrent(nn.GRU, False, packed=True), lambda: recurrent(nn.GRU, True, packed=True)),
+    "second gradient": (
+        SECOND, lambda: second_gradient(nn.LSTM, True), lambda: second_gradient(nn.LSTM, False),
+    ),
+    "second gradient of a GRU": (
+        SECOND, lambda: second_gradient(nn.GRU, True), lambda: second_gradient(nn.GRU, False),
+    ),
+    "whole numbers, sparse": (
+        SPARSE.format("addmm_sparse_cuda", "Long"), lambda: sparse_product(torch.int64),
+        lambda: sparse_product(torch.float64),
+    ),
+    "whole numbers, rows": (
+        SPARSE.format("spmm", "Int"), lambda: sparse_product(torch.int32, coo=False),
+        lambda: sparse_product(torch.float32, coo=False),
+    ),
+    "16 bits, sparse": (
+        SPARSE.format("addmm_sparse_cuda", "Half"), lambda: sparse_product(torch.float16),
+        lambda: sparse_product(torch.float16, coo=False),
+    ),
+    "sparse under autocast": (
+        SPARSE.format("addmm_sparse_cuda", "Half"), lambda: sparse_product(torch.float32, autocast=True),
+        lambda: sparse_product(torch.float32, coo=False, autocast=True),
+    ),
+    "reduced sparse": (
+        "^Could not run 'aten::_sparse_mm_reduce_impl' with arguments from the 'SparseCsrCUDA' backend",
+        lambda: torch.sparse.mm(ROWS.to_sparse_csr().cuda(), ROWS.T.cuda(), "sum"),
+        lambda: torch.sparse.mm(ROWS.to_sparse_csr(), ROWS.T, "sum"),
+    ),
+    "quantized": (
+        "^Could not run 'quantized::linear_dynamic' with arguments from the 'CUDA' backend", lambda: dynamic("cuda"),
+        lambda: dynamic("cpu"),
+    ),
+    "state of the CPU": (
+        "^RNG state is wrong size$", lambda: torch.cuda.set_rng_state(torch.get_rng_state()),
+        lambda: torch.cuda.set_rng_state(torch.cuda.get_rng_state()),
+    ),
+    "state of a GPU": (
+        "^Expected a CPUGeneratorImplState of size", lambda: torch.set_rng_state(torch.cuda.get_rng_state()),
+        lambda: torch.set_rng_state(torch.get_rng_state()),
+    ),
+    "value on a GPU": (
+        "^masked_fill_: Expected inputs to be on same device$",
+        lambda: torch.rand(3).masked_fill(MASK, on_gpu(1)[0]),
+        lambda: on_gpu(3).masked_fill(MASK.cuda(), torch.tensor(1)),
+    ),
+    "format of a product": (
+        "^out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs$",
+        lambda: torch.mm(on_gpu(2, 2).half(), on_gpu(2, 2).half(), out_dtype=torch.float64),
+        lambda: torch.mm(on_gpu(2, 2).half(), on_gpu(2, 2).half(), out_dtype=torch.float32),
+    ),
     "hidden": (
         HIDDEN, lambda: nn.LSTM(4, 4).cuda()(on_gpu(2, 1, 4), (torch.zeros(1, 1, 4),) * 2),
         lambda: nn.LSTM(4, 4).cuda()(on_gpu(2, 1, 4), (torch.zeros(1, 1, 4).cuda(),) * 2),
@@ -161,3 +239,74 @@ def test_an_edge_of_the_graph_is_no_output_of_another_device():
     edge = torch.autograd.graph.get_gradient_edge(2 * x)
     torch.autograd.backward([edge], [on_gpu(3)])
     assert x.grad.device.type == "cuda" and x.grad.shape == (3,)
+
+
+def test_a_product_of_16_bits_keeps_the_bits_of_its_sum_where_a_program_asks():
+    """`out_dtype` is CUDA's alone."""
+    rows, column = on_gpu(2, 8).half(), on_gpu(8, 1).half()
+    wide = rows.float() @ column.float()
+    assert (wide.half() - wide).abs().max() > 1e-5  # what 16 bits would lose
+    for product in (
+        torch.mm(rows, column, out_dtype=torch.float32),
+        torch.bmm(rows[None], column[None], out_dtype=torch.float32)[0],
+        torch.addmm(wide, rows, column, out_dtype=torch.float32) - wide,
+    ):  # fmt: skip
+        torch.testing.assert_close(product, wide, rtol=0, atol=1e-6)
+    with pytest.raises(NotImplementedError, match="'CPU' backend"):
+        torch.mm(rows.cpu(), column.cpu(), out_dtype=torch.float32)
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 4, 3), (2, 3, 4), (0, 3), (2, 0, 0)])
+def test_factors_without_pivots_are_cudas_alone(shape):
+    matrix = (torch.rand(shape) + 2 * torch.eye(*shape[-2:])).cuda()
+    factors, rows, info = torch.linalg.lu_factor_ex(matrix, pivot=False)
+    order, lower, upper = torch.linalg.lu(matrix, pivot=False)
+    number = min(shape[-2:])
+    assert torch.equal(rows, torch.arange(1, number + 1).expand(*shape[:-2], number).int().cuda())
+    assert info.shape == shape[:-2] and not info.any() and order.shape == (0,)
+    torch.testing.assert_close(lower @ upper, matrix)
+    for mine, other in zip(torch.lu_unpack(factors, rows)[1:], (lower, upper), strict=True):
+        torch.testing.assert_close(mine, other)
+    with pytest.raises(RuntimeError, match="LU without pivoting is not implemented on the CPU"):
+        torch.linalg.lu(torch.eye(2), pivot=False)
+
+
+def test_a_pivot_of_zero_is_told():
+    singular = torch.tensor([[1.0, 2.0], [2.0, 4.0]], device="cuda")
+    assert torch.linalg.lu_factor_ex(singular, pivot=False).info.item() == 2
+    with pytest.raises(RuntimeError, match=r"U\[2,2\] is zero"):
+        torch.linalg.lu_factor(singular, pivot=False)
+
+
+def test_not_a_number_in_complex_numbers_is_left_out_of_a_sum():
+    numbers = torch.tensor([[1 + 1j, complex("nan")], [2, 3j]], device="cuda")
+    assert torch.equal(numbers.nansum().cpu(), torch.tensor(3 + 4j))
+    assert torch.equal(numbers.nansum(0, keepdim=True).cpu(), torch.tensor([[3 + 1j, 3j]]))
+
+
+def test_the_state_of_a_generator_of_a_gpu_begins_with_its_seed():
+    """As CUDA's, which is that and a position: one that was saved on a real GPU sets the seed."""
+    generator = torch.Generator("cuda").manual_seed(7)
+    first = torch.rand(3, device="cuda", generator=generator)
+    later = generator.get_state()
+    second = torch.rand(3, device="cuda", generator=generator)
+    assert torch.equal(torch.rand(3, device="cuda", generator=generator.set_state(later)), second)
+    of_a_gpu = later[:16]
+    assert of_a_gpu.view(torch.int64).tolist() == [7, 0]
+    assert torch.equal(torch.rand(3, device="cuda", generator=torch.Generator("cuda").set_state(of_a_gpu)), first)
+    torch.cuda.set_rng_state(of_a_gpu)
+    assert torch.equal(torch.rand(3, device="cuda"), first) and torch.cuda.initial_seed() == 7
+    assert torch.cuda.default_generators[0].device == torch.device("cuda:0")
+    for given in (later.cuda(), later.float()):  # of a checkpoint that was loaded with `map_location`, for one
+        with pytest.raises(TypeError, match=r"^RNG state must be a torch\.ByteTensor$"):
+            torch.cuda.set_rng_state(given)
+
+
+def test_the_second_gradient_is_looked_for_where_it_is_asked_for_alone():
+    layer, x = nn.LSTM(4, 4).cuda(), on_gpu(2, 1, 4, requires_grad=True)
+    result = layer(x)[0].sum()
+    (gradient,) = torch.autograd.grad(result, x, create_graph=True)  # this one runs
+    assert gradient.requires_grad
+    for wanted in (x, layer.weight_ih_l0):
+        with pytest.raises(NotImplementedError, match=SECOND):
+            torch.autograd.grad(gradient.sum(), wanted, retain_graph=True)

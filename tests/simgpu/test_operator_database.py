@@ -42,6 +42,51 @@ def test_operators_on_cudas_face(every):
     assert sum(o.samples for o in outcomes) > 2000 / every and operator_database.unlisted(outcomes) == []
 
 
+@pytest.fixture
+def _capacity():
+    yield
+    simgpu.enable()  # as other tests expect it
+
+
+@pytest.fixture
+def _cuda(_capacity):
+    operator_database.database()  # what it looks for when it is imported is no part of this
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with simgpu.cuda("H100 SXM", gpus=2, memory="8 GiB", errors="immediate"):
+        yield
+    torch.set_num_threads(threads)
+    gc.collect()
+
+
+@pytest.mark.usefixtures("_cuda")
+@pytest.mark.parametrize(
+    ("kinds", "backward", "every", "least"),
+    [
+        ("cpu", False, 1, 120), ("cpu", True, 1, 1), ("cuda", True, 1, 1), ("cuda", False, 6, 12),
+        pytest.param("cuda", False, 1, 80, marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_a_number_format_that_only_one_of_cpu_and_cuda_has_is_cudas(kinds, backward, every, least):
+    tried, wrong = operator_database.formats(kinds, backward, every)
+    assert tried >= least and wrong == [], "\n".join(wrong)
+
+
+@pytest.mark.usefixtures("_cuda")
+@pytest.mark.parametrize("every", [200, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_number_format_that_cpu_and_cuda_have_is_not_refused(every, backward):
+    tried, wrong = operator_database.formats("both", backward, every, offset=11 % every)
+    assert tried > 2500 // every and wrong == [], "\n".join(wrong)
+
+
+@pytest.mark.usefixtures("_cuda")
+@pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
+def test_impossible_calls_raise_what_pytorch_expects_of_cuda(every):
+    tried, wrong = operator_database.errors(every)
+    assert tried > 400 // every and wrong == [], "\n".join(wrong)
+
+
 def test_unlisted_differences_and_those_that_values_do_not_show_are_reported():
     wrong = operator_database.Outcome("add", samples=1, forward="values differ")
     listed = operator_database.Outcome("prod", samples=1, backward="values differ")
@@ -71,12 +116,6 @@ def test_what_differs_by_chance_differs_in_its_last_bits_alone():
 def test_version_counters_strides_and_views_are_the_cpus(sim, every):
     compared, wrong = operator_database.sweep(every, limit=1 if every > 1 else 2)
     assert compared > 20_000 / every and wrong == [], "\n".join(wrong)
-
-
-@pytest.fixture
-def _capacity():
-    yield
-    simgpu.enable()  # as other tests expect it
 
 
 @pytest.mark.usefixtures("_capacity")

@@ -12,9 +12,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from simgpu.device import compiling, cudnn_layers, operators, state
+from simgpu.device.generators import check_generator
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
-from simgpu.device.torch_functions import check_generator, replace_functions
+from simgpu.device.torch_functions import replace_functions
 from simgpu.ground import attention, device_kind, inductor
 from simgpu.ground.autocast import operator_of, register_rules, see_wrapped_tensors
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator

@@ -17,10 +17,10 @@ from simgpu.device import (
     shapes_only,
     state,
 )
+from simgpu.device.generators import check_generator
 from simgpu.device.layouts import SPARSE, Layout, layout_of
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt, as_sim, dense, of_layout, refresh
-from simgpu.device.torch_functions import check_generator
 from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
 from simgpu.ground.nodes import NO_PASS, current_pass, new_node
@@ -62,7 +62,7 @@ class Plan:
         row, name = self.row, self.name
         talks = state.world is not None and state.world.clock.machine.link is not None and collectives.is_one(func)
         self.special = communication.run if talks else _SPECIAL.get(func)
-        if row.cpu_alone:
+        if row.cpu_alone or func.namespace == "quantized":
             self.special = _refuse
         written = [(index, a) for index, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else index for index, a in written)
@@ -76,8 +76,8 @@ class Plan:
         self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
         unusual = self.composite or self.special or self.waits or self.waits_by_call
         unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.alert
-        by_name = any(a.kwarg_only for _, a in written)  # out=
-        self.wide = frozenset() if by_name else missing_kernels.ONLY_WIDE_ON_THE_CPU.get(name, frozenset())
+        self.way = missing_kernels.way_of(func, name)
+        self.wide = frozenset() if self.way is None else self.way.formats
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
         # takes tensors and numbers, gives one tensor, and needs none of the above
         self.simple = not (unusual or self.mutates) and "quantize" not in name and one_tensor
@@ -307,6 +307,8 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if plan.mutates and shapes_in_place.any_stale():
         _refuse_stale(plan, args, kwargs, tensors)
     index = _common_index(func, plan, tensors)
+    if plan.row.lacks is not None:
+        plan.row.lacks.refuse(tensors, Call(func, args, kwargs))
     if plan.mutates and kwargs:
         _refuse_results_on_cpu(func, plan, kwargs, tensors)
     if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):
@@ -383,10 +385,9 @@ def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """Return what an operator returns for CPU tensors; where only shapes are wanted, without its values."""
     if state.world.only_shapes:
         return shapes_only.computed(func, plan, args, kwargs)
-    wide, written = plan.wide, plan.mutates
-    if not wide:
+    if plan.way is None:
         return func(*args, **kwargs)
-    return missing_kernels.computed_wide(func, args, kwargs, wide, written)  # pyright: ignore[reportArgumentType]
+    return plan.way.compute(func, args, kwargs, [place for place in plan.mutates if isinstance(place, int)])
 
 
 def _unwrap(value: Any, tensors: list[Any]) -> Any:
@@ -405,7 +406,7 @@ def _unwrap(value: Any, tensors: list[Any]) -> Any:
 def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> int:
     """Return the one GPU that all tensors are on; most operators may read CPU tensors of no dimension.
 
-    Raises as CUDA does for tensors on two devices, and for number formats that its kernel lacks.
+    Raises as CUDA does for tensors on two devices.
     """
     index = None
     for tensor in tensors:
@@ -420,8 +421,6 @@ def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> in
             continue
         if not _stays_on_cpu(plan, tensors, position):
             _raise_mixed(func, plan, tensors, tensor)
-    if plan.row.lacks is not None:
-        plan.row.lacks.refuse(tensors)
     return state.world.current if index is None else index
 
 
@@ -498,8 +497,10 @@ def _of_convolution(tensors: list[torch.Tensor]) -> str:
 
 
 def _of_mask(tensors: list[torch.Tensor]) -> str:
-    """Return what `masked_fill__cuda` in IndexKernel.cu says; nothing where the value is the one elsewhere."""
+    """Return what `masked_fill__cuda` in IndexKernel.cu says; nothing where the value is the one on the CPU."""
     filled, mask = tensors[0].device, tensors[1].device
+    if len(tensors) == 3 and filled.type == "cpu":
+        return "masked_fill_: Expected inputs to be on same device"
     words = f"expected self and mask to be on the same device, but got mask on {mask} and self on {filled}"
     return words if filled != mask else ""
 
@@ -679,9 +680,15 @@ def _singular_values(func: Operator, args: Args, kwargs: Kwargs) -> Any:
     return _run(func, Plan.of(func), args, kwargs)
 
 
+_BACKENDS = {torch.strided: "", torch.sparse_coo: "Sparse"}
+
+
 def _refuse(func: Operator, args: Args, kwargs: Kwargs) -> NoReturn:
+    """Raise for an operator of the CPU alone; those called quantized take packed weights, which stay on the CPU."""
+    layout = next(leaf.layout for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, SimTensor))
+    backend = _BACKENDS.get(layout, "SparseCsr") + device_kind.title()
     raise NotImplementedError(
-        f"Could not run '{func.name()}' with arguments from the '{device_kind.title()}' backend. PyTorch has this "
+        f"Could not run '{func.name()}' with arguments from the '{backend}' backend. PyTorch has this "
         "operator for the CPU alone: move its tensors there by .cpu()"
     )
 

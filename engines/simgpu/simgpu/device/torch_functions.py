@@ -1,10 +1,8 @@
 """Which Python functions of PyTorch are replaced, so that generators, files, modules, torch.accelerator know `sim`?"""
 
-import copy
 import importlib
 import os
 import re
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from multiprocessing.reduction import ForkingPickler
@@ -14,8 +12,8 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from simgpu.device import pinning, state, subclasses
-from simgpu.device.state import Device, device_of
+from simgpu.device import generators, pinning, state, subclasses
+from simgpu.device.state import device_of
 from simgpu.device.tensor import OURS, SimTensor
 from simgpu.ground import device_kind, fakes
 from simgpu.ground.torch_internals import BASE, TORCH
@@ -40,7 +38,7 @@ def replace_functions(module: ModuleType) -> None:
     for kind in (UninitializedParameter, UninitializedBuffer):
         kind.__new__ = _new_lazy(kind.__new__)
     UninitializedParameter.__deepcopy__ = _copy_lazy
-    torch.Generator = _Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
+    generators.replace()
     _lead_accelerator_to(module)
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
     if foreach is not None and SimTensor not in foreach:
@@ -146,49 +144,6 @@ def _lead_accelerator_to(module: ModuleType) -> None:
         for name in ("_scatter", "_gather", "_broadcast_coalesced"):
             words = "DataParallel needs CUDA and does not work on the simulated GPU: use DistributedDataParallel"
             setattr(torch._C, name, partial(_refuse, words))
-
-
-_Plain = TORCH._C.Generator
-_ours: "dict[int, weakref.ref[SimGenerator]]" = {}
-
-
-class SimGenerator(_Plain):
-    """A generator that says it is on a simulated GPU; its numbers are those of the CPU's generator."""
-
-    def __new__(cls, device: Device = "sim") -> "SimGenerator":
-        self = super().__new__(cls, "cpu")
-        self._index = device_of(device)
-        _ours[self._cdata] = weakref.ref(
-            self, partial(_ours.pop, self._cdata)
-        )  # an operator is given another Python object for the same generator
-        return self
-
-    device = property(lambda self: state.world.devices[self._index])
-    clone_state = copy.deepcopy
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SimGenerator, (self.device,), super().__reduce__()[2]
-
-
-class _Kind(type):
-    """Of `torch.Generator`: lets device="sim" work; for other devices, and for isinstance, all stays as it was."""
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, _Plain)
-
-    def __subclasscheck__(cls, other: type) -> bool:
-        return issubclass(other, _Plain)
-
-    def __call__(cls, device: torch.device | str | None = "cpu") -> torch.Generator:
-        on_sim = device is not None and device_kind.is_ours(torch.device(device))
-        return SimGenerator(device) if on_sim else _Plain(device or "cpu")
-
-
-def check_generator(generator: Any) -> None:
-    """Raise as CUDA does where an operation on the GPU is given a generator of the CPU."""
-    if generator is not None and generator._cdata not in _ours:
-        refused = f"Expected a '{device_kind.kind}' device type for generator but found '{generator.device.type}'"
-        raise RuntimeError(f"{refused}: use torch.Generator(device='{device_kind.kind}')")
 
 
 _resize_plain = torch.UntypedStorage.resize_

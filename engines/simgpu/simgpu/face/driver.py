@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from simgpu.device import enabling, state, torch_sim
+from simgpu.device.generators import DefaultGenerator
 from simgpu.device.state import Device
 from simgpu.face import nccl, properties, statistics
 from simgpu.face.beginning import Beginning
@@ -94,7 +95,8 @@ def replace(put: Replacements) -> None:
         put.put(owner, Stream=Stream, Event=Event)
     put.put(
         torch.cuda, device_count=seen, _is_in_bad_fork=lambda: state.forked,
-        default_generators=(torch.default_generator,) * count, _get_device_properties=properties.of, _cudart=_RUNTIME,
+        default_generators=tuple(map(DefaultGenerator, range(count))), _get_device_properties=properties.of,
+        _cudart=_RUNTIME,
         _exchange_device=_exchange, _maybe_exchange_device=_another(_exchange), has_magma=True, **OLD_TYPES,
         MemPool=_Refused, ExternalStream=functools.partial(_refuse, "ExternalStream"), _cached_device_count=None,
     )  # fmt: skip

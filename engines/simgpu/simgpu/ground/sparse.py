@@ -24,3 +24,8 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
 def nbytes(tensor: torch.Tensor) -> int:
     """Return the bytes of a tensor, of a sparse one those of its parts."""
     return sum(part.nbytes for part in parts(tensor)) if is_sparse(tensor) else tensor.nbytes
+
+
+def elements(tensor: torch.Tensor) -> int:
+    """Return how many elements a tensor has, of a sparse one those that it stores."""
+    return tensor._nnz() if is_sparse(tensor) else tensor.numel()

@@ -37,6 +37,11 @@ def is_fractional(call: Call) -> bool:
     return dtype.is_floating_point or dtype.is_complex
 
 
+def takes_greatest(call: Call) -> bool:
+    """Return whether a call is of `EmbeddingBag(mode="max")`."""
+    return call["mode"] == MAX
+
+
 def without_cudnn(call: Call) -> bool:
     """Return whether grid_sample is PyTorch's own kernel; cuDNN's, for the usual pictures, is not told of."""
     takes = call["interpolation_mode"] == call["padding_mode"] == 0 and call["align_corners"]

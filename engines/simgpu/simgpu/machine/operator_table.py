@@ -17,7 +17,7 @@ from simgpu.ground.torch_internals import Operator
 from simgpu.machine import determinism, formulas, prices, waiting
 from simgpu.machine.determinism import Alert
 from simgpu.machine.formulas import Formula
-from simgpu.machine.missing_kernels import BYTE, HALF, LONG, WHOLE, Lack
+from simgpu.machine.missing_kernels import BFLOAT16, BOOL, BYTE, COMPLEX_HALF, HALF, LONG, WHOLE, Lack, of_sparse
 from simgpu.machine.prices import Cost
 from simgpu.machine.waiting import Rule
 
@@ -158,12 +158,14 @@ def _table(*rows: dict[str, Row]) -> dict[str, Row]:
 # recurrent layers "for the CPU" are not among them: `device.dispatcher` computes CUDA's by them.
 ROWS: dict[str, Row] = _table(
     # products of matrices
-    _row("mm", flops=formulas.product(0), lacks=Lack("addmm_cuda", WHOLE)),
-    _row("bmm", flops=formulas.product(0), lacks=Lack("baddbmm_cuda", WHOLE)),
-    _row("addmm addmm_", flops=formulas.product(1), lacks=Lack("addmm_cuda", WHOLE)),
+    _row("mm", flops=formulas.product(0), lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
+    _row("bmm", flops=formulas.product(0), lacks=Lack("baddbmm_cuda", WHOLE, sparse=of_sparse)),
+    _row("addmm addmm_", flops=formulas.product(1), lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
     _row("baddbmm baddbmm_", flops=formulas.product(1), lacks=Lack("baddbmm_cuda", WHOLE)),
     _row("addbmm addbmm_", lacks=Lack("addmm_cuda", WHOLE)),
-    _row("mv addmv addmv_", lacks=Lack("addmv_impl_cuda", WHOLE)),
+    _row("mv addmv addmv_", lacks=Lack("addmv_impl_cuda", WHOLE, sparse=of_sparse)),
+    _row("_sparse_addmm hspmm _sparse_sparse_matmul", lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
+    _row("_trilinear", lacks=Lack("baddbmm_cuda", WHOLE)),
     _row("dot vdot", lacks=Lack("dot", WHOLE)),
     # convolutions and recurrent layers
     _row("convolution", price=prices.convolution, lacks=Lack("getCudnnDataTypeFromScalarType()", LONG)),
@@ -240,11 +242,14 @@ ROWS: dict[str, Row] = _table(
     _row("put put_", asserts=True, alert=Alert("put_")),
     _row(
         "scatter_reduce scatter_reduce_",
-        asserts=True, alert=Alert("scatter_reduce_cuda", lambda call: call["reduce"] not in ("sum", "mean")),
+        asserts=True,
+        lacks=Lack("cuda_scatter_gather_base_kernel_func", BOOL, lambda call: call["reduce"] != "sum", of=1),
+        alert=Alert("scatter_reduce_cuda", lambda call: call["reduce"] not in ("sum", "mean")),
     ),
     _row(
         "_embedding_bag_backward _embedding_bag_dense_backward",
-        alert=Alert("embedding_bag_backward_cuda_max", lambda call: call["mode"] == determinism.MAX),
+        lacks=Lack("embedding_bag_backward_cuda_max", BFLOAT16, determinism.takes_greatest, of=1),
+        alert=Alert("embedding_bag_backward_cuda_max", determinism.takes_greatest),
     ),
     # what writes without reading, and what only takes memory
     _row("zero_ fill_ copy_", overwrites=True),
@@ -292,6 +297,9 @@ ROWS: dict[str, Row] = _table(
     _row("avg_pool3d", lacks=Lack("avg_pool3d_out_cuda", LONG)),
     _row("upsample_bilinear2d", lacks=Lack("upsample_bilinear2d_out_frame", BYTE)),
     _row("upsample_bicubic2d", lacks=Lack("upsample_bicubic2d_out_frame", BYTE)),
+    _row("_upsample_bilinear2d_aa _upsample_bicubic2d_aa", lacks=Lack("upsample_bilinear2d_out_frame", BYTE)),
+    _row("native_dropout_backward", lacks=Lack("masked_scale", WHOLE, of=1)),
+    _row("linalg_vector_norm norm", lacks=Lack("norm_cuda", COMPLEX_HALF)),
     _row("angle", lacks=Lack("angle_cuda", HALF)),
     _row(
         "histc",
@@ -309,9 +317,9 @@ ROWS: dict[str, Row] = _table(
     # for the CPU alone
     _row(
         """_add_relu _add_relu_ _convert_weight_to_int4pack_for_cpu _dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight
-        _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _spdiags _upsample_lanczos2d_aa
-        _upsample_lanczos2d_aa_backward _weight_int4pack_mm_for_cpu histogram narrow_copy.out slow_conv3d_forward
-        to_mkldnn""",
+        _histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors _sparse_mm_reduce_impl _spdiags
+        _upsample_lanczos2d_aa _upsample_lanczos2d_aa_backward _weight_int4pack_mm_for_cpu histogram narrow_copy.out
+        slow_conv3d_forward to_mkldnn""",
         cpu_alone=True,
     ),
 )  # fmt: skip
