@@ -118,7 +118,8 @@ def test_every_setting_gives_a_plan_and_the_fastest_that_fits_is_first():
         assert chosen.plan.gpus == setting["gpus"] and min(chosen.plan.parts.values()) > 0
         assert all(one.fits for one in chosen.best)
         assert [one.step_s for one in chosen.best] == sorted(one.step_s for one in chosen.best)
-        assert ("does not fit" in parallel_plan.describe(chosen)) == (bool(chosen.best) and not chosen.plan.fits)
+        assert ("does not fit" in parallel_plan.describe(chosen)) == (not chosen.plan.fits)
+        assert ("No way to split fits" in parallel_plan.describe(chosen)) == (not chosen.best)
 
 
 def test_what_a_split_costs():

@@ -30,42 +30,45 @@ def choose(*, tensor: int, pipeline: int, stage: int, **setting: Any) -> Chosen:
     counts = _offered(setting | {"tensor": tensor})
     tensor = min(tensor, SIZES[counts["tensor"] - 1])
     pipeline = min(pipeline, SIZES[_offered(setting | {"tensor": tensor})["pipeline"] - 1])
-    made = plan(**setting, tensor=tensor, pipeline=pipeline, stage=stage)
-    return Chosen(made, tuple(one for one in plans(**setting) if one.fits)[:6])
+    split = plan(**setting, tensor=tensor, pipeline=pipeline, stage=stage)
+    return Chosen(split, tuple(other for other in plans(**setting) if other.fits)[:6])
 
 
 def _offered(chosen: Mapping[str, Any]) -> dict[str, int]:
     """Return how many sizes divide the heads, the layers and the GPUs."""
     sizes, count = MODELS[chosen["model"]], chosen["gpus"]
-    tensor = sum(not (sizes["heads"] % one or count % one) for one in SIZES)
+    tensor = sum(not (sizes["heads"] % size or count % size) for size in SIZES)
     left = count // min(chosen["tensor"], SIZES[tensor - 1])
-    return {"tensor": tensor, "pipeline": sum(not (sizes["layers"] % one or left % one) for one in SIZES)}
+    return {"tensor": tensor, "pipeline": sum(not (sizes["layers"] % size or left % size) for size in SIZES)}
 
 
 def describe(chosen: Chosen) -> str:
     """Return the result in words."""
-    made, best = chosen.plan, chosen.best
-    room = f"{plots.bytes_text(made.memory_bytes)} of {plots.bytes_text(made.room_bytes)}"
-    head = f"{made.model} on {made.gpus} GPUs ({made.cluster}): {made.name}: {room} a rank"
-    step = f"{plots.seconds_text(made.step_s)} a step of {made.micro_batches} micro-batches a rank"
+    split, best = chosen.plan, chosen.best
+    needed, room = plots.bytes_text(split.memory_bytes), plots.bytes_text(split.room_bytes)
+    text = (
+        f"{split.model} on {split.gpus} GPUs ({split.cluster}): {split.name}. A rank needs {needed} and has {room}: "
+        f"this {'fits' if split.fits else 'does not fit'}. A step of {split.micro_batches} micro-batches on each rank "
+        f"takes {plots.seconds_text(split.step_s)}."
+    )
     if not best:
-        return f"{head}, {step}; no way to split fits. {_LABEL}"
-    gap = made.step_s / best[0].step_s
-    more = "does not fit" if not made.fits else "is the fastest" if gap <= 1 else f"takes {gap:.2f} times the fastest"
-    first = f"{best[0].name}, {plots.seconds_text(best[0].step_s)}"
-    return f"{head}, {step}; it {more}. The fastest that fits: {first}. {_LABEL}"
+        return f"{text} No way to split fits. {_LABEL}"
+    if split.fits and split.step_s <= best[0].step_s:
+        return f"{text} This is the fastest way that fits. {_LABEL}"
+    fastest = f"The fastest way that fits: {best[0].name}, {plots.seconds_text(best[0].step_s)}."
+    return f"{text} {fastest} {_LABEL}"
 
 
 def draw(chosen: Chosen) -> Any:
     """Return the picture: memory of a rank by owner, time of a step by cause; the chosen plan above the fastest."""
-    rows = [chosen.plan, *(one for one in chosen.best if one != chosen.plan)]
+    rows = [chosen.plan, *(split for split in chosen.best if split != chosen.plan)]
     titles = ("Memory of the fullest rank", "Time of a step, predicted")
     figure, (left, right) = plots.new(titles, "GiB", height_in=1.6 + 0.3 * len(rows), columns=2, widths=(5, 5))
-    names = [f"d {one.data} t {one.tensor} p {one.pipeline} Z{one.stage}" for one in rows]
+    names = [f"d {split.data} t {split.tensor} p {split.pipeline} Z{split.stage}" for split in rows]
     names[0] = f"yours: {names[0]}"
     room = chosen.plan.room_bytes / 2**30
     for axes, values, scale in ((left, "parts", 2**30), (right, "times", 1.0)):
-        parts = {key: [getattr(one, values)[key] / scale for one in rows] for key in getattr(rows[0], values)}
+        parts = {key: [getattr(split, values)[key] / scale for split in rows] for key in getattr(rows[0], values)}
         plots.stack(axes, range(len(rows)), parts, across=True, height=0.6)
         axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.grid(False, axis="y")
