@@ -115,7 +115,7 @@ def _check_answer(case: Case, name: str, incident: Incident, answer: Any) -> Non
     case.instead(not known, "is not (cause, look) of the two lists", "print CAUSES and LOOKS, and copy the names")
     if known:
         cause, look = answer
-        case.instead(cause != incident.cause, f"is not {cause}", f"then {CAUSES[cause]}")
+        case.instead(cause != incident.cause, f"its cause is not: {cause}", f"then {CAUSES[cause]}")
         case.instead(look != incident.look, f"does not follow from {cause}", f"{look} shows {LOOKS[look]}")
 
 
