@@ -508,6 +508,64 @@ def test_functions_of_constants_are_pythons():
     )
 
 
+@triton.jit
+def uniform(bits):
+    if tl.constexpr(bits.dtype == tl.int64) or tl.constexpr(bits.dtype == tl.uint64):
+        numbers = tl.zeros(bits.shape, tl.float32)
+    else:
+        numbers = tl.uint_to_uniform_float(bits)
+    return numbers
+
+
+def test_the_parts_of_random_numbers_may_be_used_by_themselves():
+    @triton.jit
+    def whole(out):
+        at = tl.arange(0, 8)
+        tl.store(out + at, tl.rand(7, at))
+        tl.store(out + 8 + at, tl.randn(7, at))
+
+    @triton.jit
+    def parts(out):
+        at = tl.arange(0, 8)
+        a, b, _, _ = tl.philox(7, at.to(tl.uint32), 0, 0, 0)
+        first, second = uniform(a), uniform(b)
+        normal, _ = tl.pair_uniform_to_normal(first, second)
+        tl.store(out + at, first)
+        tl.store(out + 8 + at, normal)
+
+    results = [kernelcheck.checked(each, (1,), torch.zeros(16)) for each in (whole, parts)]
+    assert results[0].fault is None and results[1].fault is None
+    assert results[0].results["out"].equal(results[1].results["out"])
+
+
+def test_tiles_of_a_matrix_are_taken_in_groups_of_rows():
+    @triton.jit
+    def places(out, rows, columns, GROUP: tl.constexpr):
+        i, j = tl.swizzle2d(tl.program_id(0), tl.program_id(1), rows, columns, GROUP)
+        tl.store(out + i * columns + j, tl.program_id(0) * columns + tl.program_id(1))
+
+    out = kernelcheck.checked(places, (4, 4), torch.zeros(4, 4), 4, 4, GROUP=2).results["out"]
+    assert out.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]]
+    odd = kernelcheck.checked(places, (3, 3), torch.zeros(3, 3), 3, 3, GROUP=2)
+    assert odd.fault is None and odd.results["out"].tolist() == [[0, 2, 4], [1, 3, 5], [6, 7, 8]]
+
+
+def test_cuda_s_library_asks_for_what_is_no_number_and_has_whole_powers():
+    @triton.jit
+    def sums(x, out, n):
+        at = tl.arange(0, 4)
+        total = 0.0
+        for start in range(0, n, 4):
+            v = tl.load(x + start + at)
+            known = tl.where(tl.extra.libdevice.isnan(v), 0.0, v)
+            total += tl.sum(tl.extra.libdevice.pow(known, 2))
+        tl.store(out, total)
+
+    x = torch.tensor([1, 2, float("nan"), 3, 4, 0, 0, float("nan")])
+    report = kernelcheck.checked(sums, (1,), x, torch.zeros(1), 8)
+    assert report.fault is None and report.results["out"].item() == 30
+
+
 def test_what_older_kernels_say_is_refused_by_name():
     @triton.jit
     def options(x, **meta):
@@ -548,6 +606,7 @@ def test_a_tensor_that_no_machine_has_room_for_has_addresses():
     ("v = tl.arange(0, 1024)[:, None] + tl.arange(0, 2048)", {}, "Triton allows 1,048,576"),
     ("v = SIZE", {}, "SIZE is a global number"),
     ("v = tl._experimental_descriptor_load(x, [0], [16], tl.float32)", {}, "made by tl.make_tensor_descriptor today"),
+    ("v = tl.float32(0.0)", {}, "write tl.full((), value, tl.float32)"),
     ("v = tl.libdevice.erf(tl.load(x))", {}, "in tl.extra.libdevice today"),
     ("v = tl.zeros((16, 16), tl.float32); w = tl.dot(v, v, trans_b=True)", {}, "transpose the block by tl.trans"),
     ("v = tl.load(x) + math.sin(n)", {}, "NameError"),

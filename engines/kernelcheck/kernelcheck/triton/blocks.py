@@ -35,6 +35,10 @@ class DType:
     def __repr__(self) -> str:
         return self.short
 
+    def __call__(self, *_: Any) -> Block:
+        """Say how a number of this type is made."""
+        raise wrong(f"tl.{self.name} is a type and no function: write tl.full((), value, tl.{self.name})")
+
     def is_floating(self) -> bool:
         return self.kind == 2
 
@@ -257,8 +261,9 @@ def constant(value: Any, what: str) -> Any:
 
 def value_of(constant: Any) -> Any:
     """Return what `.value` of a constant gives: here constants have no wrapper."""
-    is_constant = isinstance(constant, numbers.Number | str | tuple | DType) or constant is None
-    return constant if is_constant else constant.value
+    if isinstance(constant, numbers.Number | str | tuple | DType) or constant is None:
+        return constant
+    return constant.value
 
 
 def sizes(shape: Any) -> tuple[int, ...]:

@@ -70,6 +70,15 @@ def _function(name: str, compute: Callable[..., Any], types_: tuple[str, ...] = 
     return function
 
 
+def _asked(name: str, holds: Callable[..., Any]) -> Callable[[Any], Block]:
+    """Return a function of CUDA's library that asks something of each number."""
+
+    def asked(x: Any) -> Block:
+        return _function(f"extra.libdevice.{name}", holds)(x).to(BOOL)
+
+    return asked
+
+
 def _where(condition: Any, x: Any, y: Any) -> Block:
     plain = not isinstance(x, Block), not isinstance(y, Block)
     condition, x, y = as_block(condition).to(BOOL), as_block(x), as_block(y)
@@ -417,6 +426,14 @@ def host_cdiv(x: int, y: int) -> int:
     return cdiv(x, y)
 
 
+def swizzle2d(i: Any, j: Any, size_i: Any, size_j: Any, size_g: Any) -> tuple[Any, Any]:
+    """Return where a tile lies when the tiles are counted down the columns of each group of `size_g` rows."""
+    number, group_size = i * size_j + j, size_g * size_j
+    first = number // group_size * size_g
+    rows, within = tl.minimum(size_i - first, size_g), number % group_size
+    return first + within % rows, within // rows
+
+
 def next_power_of_2(n: int) -> int:
     """Return the smallest power of two that is not below `n`."""
     if isinstance(n, Block):
@@ -442,10 +459,12 @@ _LIBRARY: dict[str, Callable[..., Any]] = {
     "tan": np.tan, "tanh": np.tanh, "sinh": np.sinh, "cosh": np.cosh, "asin": np.arcsin, "acos": np.arccos,
     "atan": np.arctan, "atan2": np.arctan2, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "log1p": np.log1p, "expm1": np.expm1, "log10": np.log10, "cbrt": np.cbrt, "rint": np.rint, "trunc": np.trunc,
-    "pow": np.power, "fmod": np.fmod, "hypot": np.hypot, "copysign": np.copysign,
+    "fmod": np.fmod, "hypot": np.hypot, "copysign": np.copysign,
     "fdim": lambda x, y: np.fmax(x - y, 0),
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x), "nearbyint": np.rint,
     "fast_expf": np.exp, "fast_logf": np.log, "fast_dividef": np.divide, "fast_sinf": np.sin, "fast_cosf": np.cos,
+    "fast_tanhf": np.tanh, "fast_log2f": np.log2, "fast_log10f": np.log10, "fast_powf": np.power,
+    "fast_exp10f": lambda x: np.power(np.float32(10), x), "fast_tanf": np.tan,
 }  # fmt: skip
 Block.functions = {
     **_MATH, "sum": _sum, "max": _extreme(np.fmax, _place(np.argmax)), "min": _extreme(np.fmin, _place(np.argmin)),
@@ -486,8 +505,15 @@ class _Language(types.SimpleNamespace):
         raise AttributeError(f"triton.language has no {name!r} here")
 
 
+def _pow(x: Any, y: Any) -> Block:
+    """Return powers; the exponent may be a whole number of 32 bits."""
+    y = as_block(y)
+    return _function("extra.libdevice.pow", np.power)(x, y.to(as_block(x).dtype) if y.dtype is I32 else y)
+
+
 _LIBDEVICE = _Language(
-    **_MATH, fma=_OF_TWO["fma"],
+    **_MATH, fma=_OF_TWO["fma"], pow=_pow,
+    isnan=_asked("isnan", np.isnan), isinf=_asked("isinf", np.isinf), finitef=_asked("finitef", np.isfinite),
     **{name: _function(f"extra.libdevice.{name}", compute) for name, compute in _LIBRARY.items()},
 )  # fmt: skip
 tl: Any = _Language(
@@ -495,7 +521,7 @@ tl: Any = _Language(
     constexpr=constexpr, tensor=Block, dtype=DType,
     math=_Language(**_MATH, **_OF_TWO),
     extra=_Language(libdevice=_LIBDEVICE, cuda=_Language(libdevice=_LIBDEVICE)),
-    program_id=_number("program_id", "program"), num_programs=_number("num_programs", "grid"),
+    swizzle2d=swizzle2d, program_id=_number("program_id", "program"), num_programs=_number("num_programs", "grid"),
     arange=arange, full=full, dot=dot, where=_where, make_block_ptr=make_block_ptr, advance=advance,
     make_tensor_descriptor=make_tensor_descriptor, tensor_descriptor=TensorDescriptor,
     load_tensor_descriptor=lambda desc, offsets: desc.load(offsets),

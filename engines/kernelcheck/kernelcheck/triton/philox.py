@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kernelcheck.triton.blocks import F32, TYPES, Block, as_block
+from kernelcheck.triton.memory import wrong
 
 _KEYS, _ROUNDS = (0x9E3779B9, 0xBB67AE85), (0xD2511F53, 0xCD9E8D57)
 _U32 = TYPES["uint32"]
@@ -20,11 +21,18 @@ def _high(a: int, b: np.ndarray) -> np.ndarray:
 
 def randint4x(seed: Any, offset: Any, n_rounds: int = 10) -> Four:
     """Return four blocks of 32 random bits for each number of `offset`."""
-    offset, key = as_block(offset), as_block(seed).data.astype(np.uint64)
-    low = offset.data.astype(np.uint32)
-    nothing = np.zeros_like(low)
-    high = (offset.data >> 32).astype(np.uint32) if offset.dtype.bits > 32 else nothing
-    counter = [low, high, nothing, nothing]
+    offset = as_block(offset)
+    low = Block(offset.data.astype(np.uint32), _U32)
+    high = Block(offset.data >> 32 if offset.dtype.bits > 32 else np.zeros_like(low.data), _U32)
+    return philox(seed, low, high, 0, 0, n_rounds)
+
+
+def philox(seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds: int = 10) -> Four:
+    """Return four blocks of 32 random bits for each counter of four numbers of 32 bits."""
+    parts, key = [as_block(part) for part in (c0, c1, c2, c3)], as_block(seed).data.astype(np.uint64)
+    if any(part.dtype.bits > 32 or part.dtype.kind == 2 for part in parts):
+        raise wrong("tl.philox counts here with whole numbers of 32 bits: write .to(tl.uint32)")
+    counter = [np.array(part) for part in np.broadcast_arrays(*(part.data.astype(np.uint32) for part in parts))]
     keys = [(key & np.uint64(0xFFFFFFFF)).astype(np.uint32), (key >> np.uint64(32)).astype(np.uint32)]
     for _ in range(n_rounds):
         a, b, c, d = counter
@@ -35,9 +43,24 @@ def randint4x(seed: Any, offset: Any, n_rounds: int = 10) -> Four:
     return a, b, c, d
 
 
+def uint_to_uniform_float(bits: Any) -> Block:
+    """Return numbers between 0 and 1 that are made of 32 random bits each."""
+    return Block(_uniform(as_block(bits)), F32, counts=True)
+
+
 def _uniform(bits: Block) -> np.ndarray:
+    if bits.dtype.bits != 32 or bits.dtype.kind != 1:
+        raise wrong(f"a random number is made of 32 bits here, and these are {bits.dtype}")
     number = bits.data.astype(np.int32)
     return np.where(number < 0, ~number, number).astype(np.float32) * _SCALE
+
+
+def pair_uniform_to_normal(u1: Any, u2: Any) -> tuple[Block, Block]:
+    """Return two blocks of normally distributed numbers made of two blocks of numbers between 0 and 1."""
+    first, second = as_block(u1).data, as_block(u2).data
+    radius = np.sqrt(np.float32(-2) * np.log(np.maximum(first, np.float32(1e-7))))
+    angle = np.float32(6.283185307179586) * second
+    return Block(radius * np.cos(angle), F32, counts=True), Block(radius * np.sin(angle), F32, counts=True)
 
 
 def rand4x(seed: Any, offset: Any, n_rounds: int = 10) -> tuple[Block, ...]:
@@ -47,16 +70,12 @@ def rand4x(seed: Any, offset: Any, n_rounds: int = 10) -> tuple[Block, ...]:
 
 def randn4x(seed: Any, offset: Any, n_rounds: int = 10) -> tuple[Block, ...]:
     """Return four blocks of normally distributed numbers."""
-    normal = []
-    uniform = [_uniform(one) for one in randint4x(seed, offset, n_rounds)]
-    for u, v in (uniform[:2], uniform[2:]):
-        radius = np.sqrt(np.float32(-2) * np.log(np.maximum(u, np.float32(1e-7))))
-        angle = np.float32(6.283185307179586) * v
-        normal += [radius * np.cos(angle), radius * np.sin(angle)]
-    return tuple(Block(one, F32, counts=True) for one in normal)
+    a, b, c, d = rand4x(seed, offset, n_rounds)
+    return *pair_uniform_to_normal(a, b), *pair_uniform_to_normal(c, d)
 
 
 RANDOM = {
+    "philox": philox, "uint_to_uniform_float": uint_to_uniform_float, "pair_uniform_to_normal": pair_uniform_to_normal,
     "randint4x": randint4x, "rand4x": rand4x, "randn4x": randn4x,
     "randint": lambda seed, offset, n_rounds=10: randint4x(seed, offset, n_rounds)[0],
     "rand": lambda seed, offset, n_rounds=10: rand4x(seed, offset, n_rounds)[0],

@@ -139,6 +139,11 @@ class _AsTriton(ast.NodeTransformer):
         self.generic_visit(node)
         return ast.copy_location(_call(VALUE, node.value), node) if node.attr == "value" else node
 
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        return ast.copy_location(_call(VALUE, node), node) if name == "constexpr" else node
+
     def visit_While(self, node: ast.While) -> ast.AST:
         self.generic_visit(node)
         node.test = ast.copy_location(_call(WHILE, ast.Constant(node.lineno), node.test), node.test)
