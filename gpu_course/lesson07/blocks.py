@@ -169,8 +169,7 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
     again = _backward(case, blocks, x, got, wanted)
     case.instead(
         after > limit,
-        f"the result is right, but it goes over the budget: {plots.bytes_text(after)} are kept "
-        f"and the budget is {plots.bytes_text(limit)}",
+        f"the result is right, but it goes over the budget: {after:,} bytes are kept and the budget is {limit:,}",
         f"block i keeps kept_bytes[i], or x.nbytes if it is checkpointed; {again} of {len(blocks)} were",
     )
     fewest = _fewest(kept, x.nbytes, limit)

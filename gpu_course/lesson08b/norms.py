@@ -53,7 +53,12 @@ layer_norm.leaves_out(KERNEL, "scalar empty permuted huge tiny formats default_t
 
 @layer_norm.checks
 def _(case: Case) -> None:
-    for rows, columns, gap, block, shift in ((1, 4, 0, 8, 0.0), (3, 5, 2, 8, 0.5), (2, 27, 0, 32, 3000.0)):
+    for rows, columns, gap, block, shift in (
+        (1, 4, 0, 8, 0.0),
+        (3, 5, 2, 8, 0.5),
+        (2, 27, 0, 32, 3000.0),
+        (1, 300, 0, 512, 0.0),  # 8 bits do not hold these columns
+    ):
         x = (torch.randn(rows, columns + gap) + shift)[:, :columns]
         x[0, -1] = x[0, 0] = 0.0 if shift < 1 else shift  # a number of the row as any other
         weight, bias, out = torch.randn(columns), torch.randn(columns), torch.full((rows, columns), math.nan)
@@ -112,7 +117,13 @@ layer_norm_backward.leaves_out(
 
 @layer_norm_backward.checks
 def _(case: Case) -> None:
-    for rows, columns, block, shift in ((1, 4, 8, 1), (3, 5, 8, 1), (2, 27, 32, 1), (2, 27, 32, 3000)):
+    for rows, columns, block, shift in (
+        (1, 4, 8, 1),
+        (3, 5, 8, 1),
+        (2, 27, 32, 1),
+        (2, 27, 32, 3000),
+        (1, 300, 512, 1),  # 8 bits do not hold these columns
+    ):
         grad, x, weight = torch.randn(rows, columns), 2 * torch.randn(rows, columns) + shift, torch.randn(columns)
         x[0, -1] = x[0, 0] = grad[-1, 0] = 0.0 if shift == 1 else shift  # numbers as any other
         exact, out = x.double().requires_grad_(), torch.full((rows, columns), math.nan)

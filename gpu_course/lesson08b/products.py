@@ -145,7 +145,13 @@ int4_product.leaves_out(
 
 @int4_product.checks
 def _(case: Case) -> None:
-    for m, n, k, tile in ((16, 16, 32, 16), (5, 12, 42, 16), (20, 29, 34, 16)):
+    for m, n, k, tile in (
+        (16, 16, 32, 16),
+        (5, 12, 42, 16),
+        (20, 29, 34, 16),
+        (140, 130, 6, 64),  # 8 bits do not hold these rows and columns
+        (3, 5, 600, 64),
+    ):
         x, scales = torch.randn(m, k), 0.5 + torch.rand(n)
         scales[1] *= -1
         weights = torch.randint(0, 16, (k, n), dtype=torch.uint8)

@@ -188,6 +188,7 @@ _PLANS = (
     ([Plan("85 and a bit", 0, 0.0, 7.03125), Plan("85 and nearly one", 0, 0.0, 7.0)], 600.0),
     ([_EAGER, Plan("slower", 2, 1.0, 0.5)], 600.0),
     ([_SIZES, _EAGER, _WHOLE], 1200.0),
+    ([Plan("parts of a second", 1, 0.5, 0.125), _EAGER], 1.75),
 )
 
 

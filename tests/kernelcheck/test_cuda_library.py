@@ -390,3 +390,30 @@ __global__ void pairs(float* out) {
 def test_a_library_that_is_not_here_is_refused_by_name(text, said):
     with pytest.raises(kernelcheck.CompileError, match=said):
         kernelcheck.compile_cuda(text + "\n__global__ void k(float* x) { x[0] = 1; }", "k")
+
+
+def test_a_fault_on_shared_halves_counts_halves_however_wide_the_access():
+    text = """
+#include <cuda_fp16.h>
+__global__ void turned(const __half* x, __half* out) {
+  __shared__ __align__(16) __half part[128];
+  if (threadIdx.x < 16) ((uint4*)part)[threadIdx.x] = ((const uint4*)x)[threadIdx.x];
+  out[threadIdx.x] = part[127 - threadIdx.x];
+}"""
+    x, out = torch.randn(128).half(), torch.zeros(128).half()
+    fault = kernelcheck.compile_cuda(text).check(1, 128, (x, out)).fault
+    assert (fault.kind, fault.array) == ("race", "part") and fault.element == 114  # thread 14 writes 112 to 119
+
+
+def test_an_endless_loop_without_accesses_is_named_by_its_own_line():
+    text = """
+__global__ void waits(float* x) {
+  x[threadIdx.x] = 1;
+  __syncthreads();
+  int i = 0;
+  while (i < 1)
+    i *= 2;
+  x[0] = 2;
+}"""
+    fault = kernelcheck.compile_cuda(text).check(1, 32, (torch.zeros(32),), limit=0.3).fault
+    assert fault.kind == "endless" and fault.line in (6, 7)

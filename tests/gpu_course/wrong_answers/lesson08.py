@@ -39,6 +39,19 @@ def _one_thread():
     }"""
 
 
+def _never_ends():
+    return """__global__ void block_sums(const float* x, float* out, int n) {
+        __shared__ float part[256];
+        int at = blockIdx.x * blockDim.x + threadIdx.x;
+        part[threadIdx.x] = at < n ? x[at] : 0.0f;
+        for (int half = 128; half >= 0; half /= 2) {
+            __syncthreads();
+            if (threadIdx.x < half) part[threadIdx.x] += part[threadIdx.x + half];
+        }
+        if (threadIdx.x == 0) out[blockIdx.x] = part[0];
+    }"""
+
+
 WRONG = {
     "scale_add": [
         ("writes to x", _writes_x),
@@ -51,5 +64,6 @@ WRONG = {
     ],
     "block_sums": [
         ("requests", _one_thread),
+        ("had not ended after 1 s", _never_ends),
     ],
 }

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from kernelcheck.cuda import gpu, processes, toolchain
-from kernelcheck.cuda.report import CudaFault, Memory, Report, Three, describe
+from kernelcheck.cuda.report import CudaFault, Memory, Report, SharedArray, Three, describe
 from kernelcheck.cuda.rules import refused
 from kernelcheck.cuda.text import CudaText
 from kernelcheck.devices import is_real
@@ -286,11 +286,14 @@ class Kernel:
         if fault["space"] == "device":
             fault["text"] = self._program.variable(fault["at"])
         text = CudaText(self.source)
+        if fault["kind"] == "endless" and lines[0]:  # a loop without accesses may have no line in the program
+            lines[0] = text.loop_at(lines[0])
         dynamic = next(filter(None, map(text.dynamic, range(len(text.tokens)))), None)
-        shared: tuple[str, int | None] = (dynamic[0] if dynamic else "shared memory", None)
+        name, size = dynamic[0] if dynamic else "shared memory", None
         if fault["space"] == "shared" and self._program.shared:
             array = self._program.shared[fault["array"]]
-            shared = array.name, array.size
+            name, size = array.name, array.size
+        shared = SharedArray(name, size, text.shared_sizes().get(name, fault["size"] or 4))
         return describe(report, memories, shared, fault, lines, self.source, limit)
 
     def _run_on_gpu(

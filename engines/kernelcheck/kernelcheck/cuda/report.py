@@ -75,6 +75,15 @@ class Memory:
         return (self.hi - self.lo) // self.tensor.element_size()
 
 
+@dataclass(frozen=True)
+class SharedArray:
+    """An array in shared memory: its bytes, None where the launch says how many, and those of an element."""
+
+    name: str
+    bytes: int | None
+    item: int
+
+
 @dataclass
 class Report(Sums):
     """What a launch did. Bytes are of global memory; sectors are the 32-byte pieces that each warp's request touches.
@@ -183,14 +192,13 @@ def _global_element(memory: Memory, fault: dict[str, Any]) -> tuple[int, str]:
     return element, f"{words} in global memory"
 
 
-def _shared_element(name: str, count: int | None, fault: dict[str, Any]) -> tuple[int, str]:
-    """Return index and words for an element in shared memory of `count` bytes, None where the launch says how many."""
-    size = fault["size"] or 4
-    element = fault["at"] // size
+def _shared_element(array: SharedArray, fault: dict[str, Any]) -> tuple[int, str]:
+    """Return index and words for an element in shared memory."""
+    element = fault["at"] // array.item
     if fault["kind"] != "out of bounds":
-        return element, f"`{name}`[{element}] in shared memory"
-    has = "beyond the shared_mem of the launch" if count is None else f"which has {count // size}"
-    return element, f"element {element} of `{name}` in shared memory, {has}"
+        return element, f"`{array.name}`[{element}] in shared memory"
+    has = "beyond the shared_mem of the launch" if array.bytes is None else f"which has {array.bytes // array.item}"
+    return element, f"element {element} of `{array.name}` in shared memory, {has}"
 
 
 def _divergent(fault: dict[str, Any], who: str, other: str) -> str:
@@ -244,13 +252,13 @@ def _message(fault: dict[str, Any], who: str, what: str, limit: float) -> str:
 def describe(
     report: Report,
     memories: Sequence[Memory],
-    shared: tuple[str, int | None],
+    shared: SharedArray,
     fault: dict[str, Any],
     lines: Sequence[int | None],
     source: str,
     limit: float,
 ) -> CudaFault:
-    """Return the fault that the runtime found, in words; `shared` is name and bytes of the array if it is shared."""
+    """Return the fault that the runtime found, in words; `shared` is the array if it is shared."""
     line, other_line = lines
     who = f"block {_xyz(fault['block'], report.grid)}, thread {_xyz(fault['thread'], report.block)}"
     name, element, what = None, None, ""
@@ -258,8 +266,8 @@ def describe(
         name = memories[fault["array"]].name
         element, what = _global_element(memories[fault["array"]], fault)
     elif fault["space"].startswith("shared"):
-        name = shared[0]
-        element, what = _shared_element(*shared, fault)
+        name = shared.name
+        element, what = _shared_element(shared, fault)
     elif fault["space"] in ("device", "local"):
         name, element = fault["text"], fault["at"] if fault["space"] == "local" else None
         what = f"index {element} of `{name}`, a {fault['type']}" if fault["space"] == "local" else f"`{name}`"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from kernelcheck.faults import CompileError
 
@@ -25,6 +26,11 @@ _PAIRS = {")": "(", "]": "[", "}": "{"}
 _OPENS = tuple(_PAIRS.values())
 _LONGEST = 60  # tokens of a declaration of shared memory
 PLAIN = {"int", "unsigned", "float", "double", "bool", "char", "short", "long", "auto", "half"}
+_SIZES = {  # bytes
+    "char": 1, "bool": 1, "int8_t": 1, "uint8_t": 1, "half": 2, "__half": 2, "nv_bfloat16": 2, "__nv_bfloat16": 2,
+    "short": 2, "int16_t": 2, "uint16_t": 2, "int": 4, "unsigned": 4, "float": 4, "half2": 4, "__half2": 4, "long": 8,
+    "double": 8, "int2": 8, "float2": 8, "int4": 16, "uint4": 16, "float4": 16,
+}  # fmt: skip
 _NO_TYPES = {"return", "else", "case", "goto", "delete", "throw", "sizeof"}
 _ATTRIBUTES = {
     "__launch_bounds__", "__align__", "alignas", "__attribute__", "__declspec", "noexcept", "throw", "decltype",
@@ -93,6 +99,36 @@ class CudaText:
             if token.kind == "name" and behind.text == "[" and (typed or listed):
                 names |= set() if words & {"__shared__", "__constant__"} else {token.text}
         return names
+
+    def shared_sizes(self) -> dict[str, int]:
+        """Return the bytes of an element of each shared array, by its name, where its type is a known one."""
+        sizes, size, inside = dict[str, int](), 0, False
+        for token, behind in pairwise(self.tokens):
+            if token.text in ("__shared__", ";"):
+                size, inside = 0, token.text == "__shared__"
+            size = _SIZES.get(token.text, size)  # the last word of "unsigned char"
+            if inside and size and token.kind == "name" and behind.text == "[":
+                sizes[token.text] = size
+        return sizes
+
+    def loop_at(self, line: int) -> int:
+        """Return `line` if it stands in a loop, else the line at which the next loop begins."""
+        begins = [n for n, token in enumerate(self.tokens) if token.text in ("for", "while", "do")]
+        loops = [(self._line(n), self._line(self._loop_end(n))) for n in begins]
+        if any(first <= line <= last for first, last in loops):
+            return line
+        return next((first for first, _ in loops if first > line), line)
+
+    def _line(self, index: int) -> int:
+        start = self.tokens[min(index, len(self.tokens) - 1)].start
+        return self.source.count("\n", 0, start) + 1
+
+    def _loop_end(self, index: int) -> int:
+        """Return the place of the last token of the statement that begins with the loop at a place."""
+        index += 1
+        while index < len(self.tokens) and self.tokens[index].text not in (";", "{"):
+            index = self.closes[index] + 1
+        return self.closes[index] if index < len(self.tokens) else index
 
     def dynamic(self, index: int) -> tuple[str, str, int] | None:
         """Return name, type and end of the `extern __shared__ type name[];` that begins at a token, if one does."""
