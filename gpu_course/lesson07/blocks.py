@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from course_utils import counting, plots
+from course_utils import counting
 from gpu_course.checks import Case, edges, lesson
 from gpu_course.common.budgets import Floor
 from gpu_course.common.probes import left_changed, state_of

@@ -5,6 +5,7 @@ import copy
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpu_course.checks import Case, edit, lesson
 from gpu_course.common.left_out import PROGRAM
@@ -86,8 +87,22 @@ fine_tune.leaves_out(
 @fine_tune.checks
 def _(case: Case) -> None:
     (model, head), (right, other), batches = features(), features(), halves(4)
-    passes, body = Passes(model), dict(copy.deepcopy(model.body.state_dict()))
-    got = case.call(model, head, batches, case.device, modifies=True)
+    passes, body, weight = Passes(model), dict(copy.deepcopy(model.body.state_dict())), head.weight.detach().clone()
+    without: list[bool] = []  # of each step of an optimizer that holds a layer for two classes: has that no gradient?
+
+    def note(optimizer: torch.optim.Optimizer, *_: object) -> None:
+        held = [one for group in optimizer.param_groups for one in group["params"] if one.shape == weight.shape]
+        without.append(bool(held) and held[0].grad is None)
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        got = case.call(model, head, batches, case.device, modifies=True)
+    finally:
+        hook.remove()
+    if torch.equal(head.weight.detach().cpu(), weight):
+        case.instead(not without, "never calls step()", "backward fills the gradients, step uses them")
+        name = "clears the gradients before the step has used them"
+        case.instead(all(without), name, "the order is zero_grad, backward, step")
     right.requires_grad_(False)
     right.head = other
     losses = stepped(right, batches, lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]), 0.5)
