@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
@@ -85,9 +86,9 @@ def _run_in(program: Callable[[command_line.Session], None], wished: command_lin
     try:
         program(session)
     except Exception as error:
-        error.__traceback__ = _of_program(error)
         session.failed(error)
         wished.finish(session)
+        _show_only_program(error)
         sys.excepthook(type(error), error, error.__traceback__)
         sys.exit(1)
     except KeyboardInterrupt as interrupt:
@@ -102,16 +103,36 @@ def _run_in(program: Callable[[command_line.Session], None], wished: command_lin
     sys.exit(wished.finish(session))
 
 
-def _of_program(error: Exception) -> TracebackType | None:
-    """Return the part of a traceback below this module and `runpy`; the whole where there is none.
+def _show_only_program(error: BaseException) -> None:
+    """Leave out of an error's traceback what stands in simgpu, and `runpy` above the program.
 
-    The message of a program that Python cannot read names the line, and needs no more.
+    So do those that it came from. The message of a program that Python cannot read names the line, and needs no more.
     """
-    ours, trace = {__file__, runpy.__file__}, error.__traceback__
-    entry = trace
-    while entry is not None:
-        file = entry.tb_frame.f_code.co_filename
-        if file not in ours and not file.startswith("<frozen runpy"):
-            return entry
-        entry = entry.tb_next
-    return None if isinstance(error, SyntaxError) else trace
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and id(one) not in seen:
+            seen.add(id(one))
+            one.__traceback__ = _of_program(one)
+            waiting += [one.__cause__, one.__context__]
+
+
+def _of_program(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an error without simgpu's entries; the whole where there are no others."""
+    entries, trace = list[TracebackType](), error.__traceback__
+    while trace is not None:
+        starts = not entries and _is_of(trace, "runpy")
+        if not starts and not _is_of(trace, "simgpu"):
+            entries.append(trace)
+        trace = trace.tb_next
+    if not entries:
+        return None if isinstance(error, SyntaxError) else error.__traceback__
+    for entry, below in pairwise(entries):
+        entry.tb_next = below
+    entries[-1].tb_next = None
+    return entries[0]
+
+
+def _is_of(entry: TracebackType, package: str) -> bool:
+    return entry.tb_frame.f_globals.get("__name__", "").partition(".")[0] == package

@@ -29,6 +29,9 @@ def watch(put: Replacements, before: Before, after: After) -> None:
         try:
             result = plain(module, *args, **kwargs)
             return result
+        except BaseException as error:
+            _leave_out_here(error)
+            raise
         finally:
             with uncompiled():
                 after(module, args, kwargs, result)
@@ -46,7 +49,11 @@ def watched(
     @functools.wraps(plain)
     def tells(*args: Any, **kwargs: Any) -> Any:
         look(*args, **kwargs)
-        result = plain(*args, **kwargs)
+        try:
+            result = plain(*args, **kwargs)
+        except BaseException as error:
+            _leave_out_here(error)
+            raise
         if after is not None:
             after()
         return result
@@ -54,3 +61,9 @@ def watched(
     # what PyTorch's compiler looks into instead
     tells._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
     return tells
+
+
+def _leave_out_here(error: BaseException) -> None:
+    """Leave out of an error's traceback the function that has caught it, and is about to raise it again."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next
