@@ -85,7 +85,7 @@ class GrowthWatch:
         """
         kept = _roots(_kept(self._holdings, until=self._holdings.step + (not bytes_per_step)))
         if not bytes_per_step:
-            kept = [pair for pair in kept if self._steps_of(pair[0].grad_fn) >= _SEVERAL]
+            kept = self._growing(kept)
             if not kept:
                 return []
         lines = Counter(held.line for _, held in kept) if kept else self._lines_of_several_steps()
@@ -94,12 +94,22 @@ class GrowthWatch:
         last = {held.line: tensor for tensor, held in kept}
         return [_growth(line, bytes_per_step, last.get(line)) for line, _ in lines.most_common(3)]
 
-    def _steps_of(self, graph: Any) -> int:
-        """Return of how many steps a graph has parts; 0 where threads, which count their nodes apart, made some."""
+    def _growing(self, kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
+        """Return those tensors whose graphs have parts of several steps, and which still grow.
+
+        A sum that had ended before the last one began, such as that of an epoch, grows no more.
+        """
+        steps = [self._steps_of(tensor.grad_fn) for tensor, _ in kept]
+        long = [(pair, of) for pair, of in zip(kept, steps, strict=True) if len(of) >= _SEVERAL]
+        last = max((of for _, of in long), key=max, default=set())
+        return [pair for pair, of in long if max(of) >= min(last)]
+
+    def _steps_of(self, graph: Any) -> set[int]:
+        """Return the steps of which a graph has parts; none where threads, which count their nodes apart, made some."""
         nodes = [node for node in graph_nodes([graph], most=_MOST_NODES) if not is_leaf(node)]
         if any(node.name().startswith("Gather") for node in nodes):
-            return 0
-        return len({bisect_right(self._numbers, node._sequence_nr()) for node in nodes})
+            return set()
+        return {bisect_right(self._numbers, node._sequence_nr()) for node in nodes}
 
     def _lines_of_several_steps(self) -> Counter[str]:
         """Return the bytes of earlier steps by the line that made them, of lines that keep those of two at least."""
