@@ -129,7 +129,8 @@ class Timeline:
                 return Gap(start, end - start, why.line, f"needs {why.name} on {why.row}" if needed else "held back")
             until = first.start_ns if first is not None and late else end
         spent, last = Counter(), None
-        for record in host[bisect_left(host, start, key=lambda r: r.end_ns) :]:
+        for index in range(bisect_left(host, start, key=lambda r: r.end_ns), len(host)):
+            record = host[index]
             if record.start_ns >= until:
                 break
             last = last if record.kind == "launch" else record
