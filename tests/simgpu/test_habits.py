@@ -561,6 +561,154 @@ for _ in range(5):
     assert [one.code for one in reported(without, tmp_path, "without").suspects] == ["gradients-not-used"]
 
 
+BY_HAND = """import torch
+from torch import nn
+w, b = torch.randn(16, 512, device="cuda", requires_grad=True), torch.zeros(512, device="cuda", requires_grad=True)
+x = torch.randn(6, 256, 16, device="cuda")
+for batch in x:
+    loss = (batch @ w + b).square().mean()
+    loss.backward()
+    with torch.no_grad():
+        w -= 0.01 * w.grad
+        b -= 0.01 * b.grad
+    CLEAR
+"""
+
+
+@pytest.mark.parametrize("changed", ["w -= 0.01", "w.data -= 0.01"])
+@pytest.mark.parametrize(("clear", "codes"), [
+    ("pass", ["gradients-never-cleared"]), ("w.grad.zero_(), b.grad.zero_()", []), ("w.grad = b.grad = None", []),
+])  # fmt: skip
+def test_a_program_without_an_optimizer_has_steps_and_its_gradients_are_looked_at(tmp_path, clear, codes, changed):
+    text = BY_HAND.replace("CLEAR", clear).replace("w -= 0.01", changed)
+    report = reported(text, tmp_path, "by_hand")
+    assert [one.code for one in report.suspects] == codes
+    assert all(one.line == 7 and "`weight.grad = None`" in one.text for one in report.suspects)
+    assert report.steps == 5, "the last one ends with the program"
+    assert report.owners["weights"] == 512 * 17 * 4 and report.phases["optimizer"] > 0
+
+
+def test_gradients_of_several_passes_before_a_step_by_hand_are_no_fault(tmp_path):
+    text = BY_HAND.replace("CLEAR", "w.grad = b.grad = None").replace(
+        "    loss.backward()\n", "    loss.backward(retain_graph=True); (0.1 * loss).backward()\n"
+    )
+    report = reported(text, tmp_path, "by_hand")
+    assert (report.suspects, report.steps) == ([], 5)
+
+
+FROZEN = """import torch
+from torch import nn
+body = nn.Sequential(nn.Linear(16, 512), nn.BatchNorm1d(512), nn.ReLU()).cuda().eval()
+head = nn.Linear(512, 4).cuda()
+optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
+for x in torch.randn(4, 64, 16, device="cuda"):
+    optimizer.zero_grad()
+    head(body(x)).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_a_model_that_no_optimizer_trains_may_be_in_evaluation_mode(tmp_path):
+    found = reported(FROZEN, tmp_path, "frozen").suspects
+    assert [(one.code, one.line) for one in found] == [("gradients-not-used", 8)]
+    frozen = FROZEN.replace(".eval()\n", ".eval().requires_grad_(False)\n")
+    assert reported(frozen, tmp_path, "frozen").suspects == []
+
+
+LAYERS = """import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 512), nn.Linear(512, 4)
+        self.later = nn.ModuleList([nn.Linear(512, 512)])
+        self.weights = nn.Linear(512, 512)
+        self.never = nn.Linear(512, 512)
+
+    def forward(self, x, step):
+        x = self.first(x)
+        if step > 6:
+            x = nn.functional.linear(self.later[0](x), self.weights.weight)
+        return self.last(x)
+
+
+def train(steps):
+    net = Net().cuda()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(steps):
+        optimizer.zero_grad()
+        net(torch.randn(64, 16, device="cuda"), step).square().mean().backward()
+        optimizer.step()
+
+
+nn.Module.__init__  # BEFORE
+train(12)
+"""
+
+
+@pytest.mark.parametrize("before", ["", "later = nn.Linear(16, 4)"])
+def test_a_layer_has_the_whole_run_to_be_called(tmp_path, before):
+    report = reported(LAYERS.replace("nn.Module.__init__  # BEFORE", before), tmp_path, "layers")
+    assert [(one.code, one.line) for one in report.suspects] == [("layer-never-called", 11)]
+
+
+def test_layers_of_a_model_that_is_made_after_the_first_steps_are_looked_at(tmp_path):
+    first = """net = nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(5):
+    optimizer.zero_grad()
+    net(torch.randn(64, 16, device="cuda")).square().mean().backward()
+    optimizer.step()
+"""
+    report = reported(LAYERS.replace("nn.Module.__init__  # BEFORE\n", first), tmp_path, "layers")
+    assert report.steps == 5, "the first optimizer ends the steps"
+    text = LAYERS.replace("nn.Module.__init__  # BEFORE\ntrain(12)", "train(5)\ntrain(12)")
+    text = text.replace("optimizer.step()\n", "optimizer.step()\n        import simgpu; simgpu.step()\n")
+    assert [one.line for one in reported(text, tmp_path, "layers").suspects] == [11]
+
+
+def test_a_sum_that_has_ended_grows_no_more(tmp_path):
+    text = """import torch
+from torch import nn
+model = nn.Linear(16, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def epoch():
+    total = 0.0
+    for x in torch.randn(8, 64, 16, device="cuda"):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        total += loss
+    return total
+for _ in range(2):
+    mean = epoch()
+"""
+    found = reported(text, tmp_path, "sums").suspects
+    assert [(one.code, one.line) for one in found] == [("memory-grows", 12)]
+
+
+FAILS = """import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(8, 8)).cuda()
+try:
+    net(torch.ones(2, 9, device="cuda"))
+except RuntimeError as error:
+    net(torch.ones(2, 8))
+"""
+
+
+def test_a_traceback_shows_lines_of_the_program_and_of_pytorch_only(tmp_path):
+    (tmp_path / "fails.py").write_text(FAILS, encoding="utf-8")
+    ended = children.run("-m", "simgpu", "fails.py", cwd=tmp_path)
+    files = re.findall(r'^  File "(.+?)", line \d+', ended.stderr, re.MULTILINE)
+    packages = {Path(file).parts[-4:-1] for file in files} - {Path(files[0]).parts[-4:-1]}
+    assert packages == {("torch", "nn", "modules")} and files.count(files[0]) == 2
+    assert "During handling of the above exception" in ended.stderr and "same device" in ended.stderr
+
+
 def test_waiting_for_a_processor_is_no_time_of_a_loader(monkeypatch):
     """Two busy neighbours make a batch come late; the clock of loaders stands while the thread waits its turn."""
     ns = iter([b"0 1000000 1", b"0 5000000 2"])
@@ -684,6 +832,13 @@ for episode in range(4):
     loss.backward()
     optimizer.step()
 """
+
+
+def test_a_loss_that_is_read_once_an_episode_costs_next_to_nothing(tmp_path):
+    """The actions are read anyway, so that the host waits for the backward pass once more at most."""
+    plain = reported(AGENT, tmp_path, "agent", REWARD=1.0)
+    reads = reported(AGENT + "    KEPT.append(loss.item())\n", tmp_path, "agent", REWARD=1.0)
+    assert reads.suspects == [] and reads.step_time < 1.01 * plain.step_time
 
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])

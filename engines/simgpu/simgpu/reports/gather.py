@@ -116,6 +116,8 @@ def _gpus(timeline: Timeline, events: list[Event]) -> int:
 def _step_kind(session: Recording) -> str:
     if session.run.marked:
         return "simgpu.step()"
+    if session.habits.by_hand.steps:
+        return "a change of the weights by the program itself"
     return f"{session.run.optimizer.name}.step()" if session.run.steps else "the whole run is one step"
 
 
@@ -222,7 +224,8 @@ def _charged(gaps: list[Gap], timeline: Timeline) -> list[Gap]:
                 before, since = since, []
             elif record.line:
                 left_ns = record.duration_ns - _overlap_ns(record, gaps, ends)
-                since.append(_Lead(record.line, record.name, left_ns))
+                if left_ns > 0:
+                    since.append(_Lead(record.line, record.name, left_ns))
         waits = before if gap.cause in works else since if gap.cause == "launches" else []
         charged += _shared(gap, waits)
     return charged
@@ -240,14 +243,19 @@ def _overlap_ns(record: Record, gaps: list[Gap], ends: list[int]) -> int:
 
 
 def _shared(gap: Gap, waits: list[_Lead]) -> list[Gap]:
-    """Return a gap in parts, one for each wait that can be charged with some of it, and what is left."""
+    """Return a gap in parts, one for each wait that can be charged with some of it, and what is left.
+
+    The last of the `waits` comes first; those that have nothing left are taken out.
+    """
     parts: list[Gap] = []
-    for wait in reversed(waits):
+    while waits and gap.duration_ns:
+        wait = waits[-1]
         part_ns = min(wait.left_ns, gap.duration_ns)
-        if part_ns > 0:
-            wait.left_ns -= part_ns
-            parts.append(Gap(gap.start_ns, part_ns, wait.line, wait.cause))
-            gap = gap._replace(start_ns=gap.start_ns + part_ns, duration_ns=gap.duration_ns - part_ns)
+        wait.left_ns -= part_ns
+        parts.append(Gap(gap.start_ns, part_ns, wait.line, wait.cause))
+        gap = gap._replace(start_ns=gap.start_ns + part_ns, duration_ns=gap.duration_ns - part_ns)
+        if not wait.left_ns:
+            waits.pop()
     return [*parts, gap] if gap.duration_ns else parts
 
 

@@ -23,6 +23,7 @@ from simgpu.device import state
 from simgpu.device.readings import values_of
 from simgpu.ground import places
 from simgpu.ground.replacements import Replacements
+from simgpu.reports.by_hand import HandWatch
 from simgpu.reports.calls import watched
 from simgpu.reports.clipping import ClipWatch
 from simgpu.reports.copies import CopyWatch
@@ -218,6 +219,7 @@ class HabitWatch:
         self._layers = LayerWatch(self._note, self._trained, _tells_modes_apart)
         self._clips, self._losses = ClipWatch(put, self._note), LossWatch(put, self._note)
         self._copies = CopyWatch(put, self._note, self._trained)
+        self.by_hand = HandWatch()
         passes = watched(torch.autograd.backward, self._on_backward, self._after_backward)
         put.put(torch.autograd, backward=passes)
         for owner in (torch.optim.Optimizer, nn.Module):
@@ -244,7 +246,9 @@ class HabitWatch:
     def found(self) -> list[Suspect]:
         """Return the habits seen until now: those about results first."""
         self._judge()
-        remarks = [remark(code, line) for (code, line), seen in self._steps.items() if self._is_habit(code, seen)]
+        by_hand = self.by_hand.steps > 0
+        seen = self._steps.items()
+        remarks = [remark(code, line, by_hand) for (code, line), steps in seen if self._is_habit(code, steps)]
         remarks += [remark("layer-never-called", line) for line in self._layers.never_called()]
         if self.step >= _SELDOM:
             remarks += [remark("optimizer-never-steps", line) for line in self.upkeep.never_stepped()]
@@ -378,11 +382,11 @@ class HabitWatch:
 
     def _judge_used(self, called: _Pass, trained: bool) -> None:
         """Say what a call was through whose result a backward pass came; `trained`: an optimizer has the model."""
-        if called.random is False and not called.training:
-            self._note("training-in-evaluation-mode", called.line)
         if not trained:
             self._untrained.append(called)
-        elif self.upkeep.is_bypassed(called.model):
+        elif called.random is False and not called.training:
+            self._note("training-in-evaluation-mode", called.line)
+        if trained and self.upkeep.is_bypassed(called.model):
             self._note("ddp-bypassed", called.line)
 
     def _judge_batches(self, used: list[_Pass]) -> None:
@@ -399,6 +403,11 @@ class HabitWatch:
                 self._note("small-batch", called.line)
 
     # ---- optimizers ---------------------------------------------------------------------------------------------
+    def trains(self, weights: list[torch.Tensor]) -> None:
+        """The program changes these weights itself."""
+        for weight in weights:
+            self._trained[weight] = True
+
     def before_step(self, optimizer: torch.optim.Optimizer, closure: bool) -> None:
         """An optimizer's step begins, with a `closure` or without."""
         self._closure = closure
@@ -483,6 +492,8 @@ class HabitWatch:
         return watched(plain, lambda *args, **kwargs: self._note(code))
 
     def _on_backward(self, *args: Any, **kwargs: Any) -> None:
+        if not self._groups and self.by_hand.before_backward(args[0] if args else kwargs.get("tensors")):
+            self._note("gradients-never-cleared")
         self._backward, self._cleared = places.place(), ""
         self._backwards += 1
         self.upkeep.on_backward(*args, **kwargs)
@@ -493,6 +504,8 @@ class HabitWatch:
             self._clearing = self._thrown_away.clearing
 
     def _after_backward(self) -> None:
+        if not self._groups:
+            self.by_hand.after_backward()
         if self._clearing and self._thrown_away is not None:
             self._thrown_away.keep()
         if torch._C._is_any_autocast_enabled():

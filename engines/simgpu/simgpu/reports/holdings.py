@@ -106,11 +106,15 @@ class Holdings:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 self._label(tensor, "weights")
 
+    def changed(self, weights: Iterable[torch.Tensor]) -> None:
+        """A step changes these weights."""
+        for weight in weights:
+            self._label(weight, "weights")
+            self._label(weight.grad, "gradients")
+
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                self._label(parameter, "weights")
-                self._label(parameter.grad, "gradients")
+            self.changed(group["params"])
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         for tensor in states_of(optimizer):

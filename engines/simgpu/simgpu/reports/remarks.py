@@ -9,10 +9,14 @@ __all__ = ["REMARKS", "Remark", "Suspect", "remark"]
 
 @dataclass(frozen=True)
 class Remark:
-    """What is said of a habit: what it is about, "result", "time" or "memory", what it does, and what to write."""
+    """What is said of a habit: what it is about, "result", "time" or "memory", what it does, and what to write.
+
+    `by_hand` is said in a program that has no optimizer.
+    """
 
     about: str
     text: str
+    by_hand: str = ""
 
 
 # By code. Those of waits and of growing memory get their text from the run (`report`).
@@ -21,6 +25,8 @@ REMARKS: dict[str, Remark] = {
         "result",
         "Nothing clears the gradients, so each step also repeats all the steps before it. Write "
         "`optimizer.zero_grad()` before this line.",
+        "Nothing clears the gradients, so each step also repeats all the steps before it. Set `weight.grad = None` of "
+        "each weight before this line.",
     ),
     "gradients-cleared-too-early": Remark(
         "result",
@@ -250,6 +256,7 @@ class Suspect(Line):
         return REMARKS[self.code].about
 
 
-def remark(code: str, place: str, seconds: float = 0.0) -> Suspect:
-    """Return the remark `code` on a line, as `places.place` names it."""
-    return Suspect(*Line.of(place).parts, seconds, 0.0, REMARKS[code].text, code)
+def remark(code: str, place: str, by_hand: bool = False) -> Suspect:
+    """Return the remark `code` on a line, as `places.place` names it; `by_hand`: the program has no optimizer."""
+    text = (by_hand and REMARKS[code].by_hand) or REMARKS[code].text
+    return Suspect(*Line.of(place).parts, 0.0, 0.0, text, code)

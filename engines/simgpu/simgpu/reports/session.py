@@ -33,7 +33,7 @@ from simgpu.reports.habits import HabitWatch
 from simgpu.reports.holdings import Holdings
 
 STEPS = 10  # so many are recorded in detail
-EVENTS, MOST_EVENTS = 150_000, 1_000_000  # at most so many of several steps, and of one
+EVENTS, MOST_EVENTS = 15_000, 1_000_000  # at most so many of several steps, and of one
 _PROGRESS_S = 5.0
 
 
@@ -91,6 +91,7 @@ class Recording:
             self._put.put(self.world, fail=self._noting(self.world.fail))
             self.growth = GrowthWatch(self.holdings)
             self.habits = HabitWatch(self._put, self.growth)
+            self.habits.by_hand.ended = self._after_step_by_hand
             self.model_calls = ModelCalls(self.log) if compiled else None
             calls.watch(self._put, self._before_forward, self._after_forward)
         self._handles = [
@@ -211,6 +212,13 @@ class Recording:
             self.run.optimizer = Optimizer.of(optimizer)
             if not self.run.marked:
                 self._end_step()
+
+    def _after_step_by_hand(self, weights: list[torch.Tensor]) -> None:
+        """The program has changed these weights itself since the last backward pass."""
+        self.holdings.changed(weights)
+        self.habits.trains(weights)
+        if not self.run.marked:
+            self._end_step()
 
     def _timed(self, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return `__next__` of data loaders, which lets the host be busy for as long as a batch took here.

@@ -113,7 +113,7 @@ def steps_sentence(report: Values) -> str:
         )
     ends = f"A step ends with {report.step_kind}"
     of = f"{report.recorded:,} of {report.steps:,} steps" if report.steps > 1 else "one step"
-    first = "; the first one, which makes the optimizer's state, is left out" if report.steps > 1 else ""
+    first = "; the first one, in which much is done once, is left out" if report.steps > 1 else ""
     number = "one step that has" if report.odd == 1 else f"{report.odd:,} steps that have"
     odd = f" So {'is' if report.odd == 1 else 'are'} {number} more than ten times the operations of the others."
     return f"{ends}. The figures are means over {of}{first}.{odd * (report.odd > 0)}"
