@@ -30,6 +30,9 @@ def is_readers(file: str, function: str) -> bool:
     return _is_readers(file, function, _program())
 
 
+_PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
+
+
 @functools.cache  # asked again and again of each function on a stack
 def _is_readers(file: str, function: str, program: str) -> bool:
     return not is_generated(file, function) and _is_readers_file(file, program)
@@ -39,7 +42,9 @@ def _is_readers(file: str, function: str, program: str) -> bool:
 def _is_readers_file(file: str, program: str) -> bool:
     path = os.path.abspath(file)
     beside = bool(program) and os.path.dirname(path) == os.path.dirname(os.path.abspath(program))
-    return in_cell(file) or beside or not path.startswith((*_installed(), *_hidden()))
+    if in_cell(file) or beside:
+        return True
+    return _PACKAGES.isdisjoint(Path(path).parts) and not path.startswith((*_installed(), *_hidden()))
 
 
 def _program() -> str:
