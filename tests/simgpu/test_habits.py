@@ -588,6 +588,12 @@ def test_a_program_without_an_optimizer_has_steps_and_its_gradients_are_looked_a
     assert report.owners["weights"] == 512 * 17 * 4 and report.phases["optimizer"] > 0
 
 
+def test_steps_are_found_where_gradients_are_asked_for_by_name(tmp_path):
+    text = BY_HAND.replace("loss.backward()", "grads = torch.autograd.grad(loss, (w, b))").replace("CLEAR", "pass")
+    report = reported(text.replace("w.grad", "grads[0]").replace("b.grad", "grads[1]"), tmp_path, "by_hand")
+    assert (report.suspects, report.steps) == ([], 5)
+
+
 def test_gradients_of_several_passes_before_a_step_by_hand_are_no_fault(tmp_path):
     text = BY_HAND.replace("CLEAR", "w.grad = b.grad = None").replace(
         "    loss.backward()\n", "    loss.backward(retain_graph=True); (0.1 * loss).backward()\n"

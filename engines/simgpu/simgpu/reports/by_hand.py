@@ -1,7 +1,7 @@
 """Where does a step end in a program that changes its weights itself, without an optimizer of PyTorch?"""
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,14 +70,17 @@ class HandWatch:
 
         The step ends here: where the weights are changed, nobody is told.
         """
+        given = roots if isinstance(roots, list | tuple) else [roots]
+        nodes = graph_nodes((one.grad_fn for one in given if isinstance(one, torch.Tensor)), most=_MOST_NODES)
+        return self.before_gradients(node.variable for node in nodes if is_leaf(node))
+
+    def before_gradients(self, leaves: Iterable[torch.Tensor]) -> bool:
+        """Gradients of these leaves are asked for, as by `torch.autograd.grad`: do as `before_backward` does."""
         changed = any(weight.is_changed for weight in self._weights)
         keeps = changed and any(weight.keeps_gradient for weight in self._weights)
         if changed:
             self.steps += 1
             self.ended(self._alive())
-        given = roots if isinstance(roots, list | tuple) else [roots]
-        nodes = graph_nodes((one.grad_fn for one in given if isinstance(one, torch.Tensor)), most=_MOST_NODES)
-        leaves = [node.variable for node in nodes if is_leaf(node)]
         self._leaves = [weakref.ref(one) for one in leaves if type(values_of(one)) is torch.Tensor]
         self._weights = []
         return keeps

@@ -221,7 +221,8 @@ class HabitWatch:
         self._copies = CopyWatch(put, self._note, self._trained)
         self.by_hand = HandWatch()
         passes = watched(torch.autograd.backward, self._on_backward, self._after_backward)
-        put.put(torch.autograd, backward=passes)
+        asked = watched(torch.autograd.grad, self._on_gradients, self._after_gradients)
+        put.put(torch.autograd, backward=passes, grad=asked)
         for owner in (torch.optim.Optimizer, nn.Module):
             put.put(owner, zero_grad=watched(owner.zero_grad, self._on_clear))
         put.put(torch.optim.Optimizer, add_param_group=self._adding(torch.optim.Optimizer.add_param_group))
@@ -504,12 +505,20 @@ class HabitWatch:
             self._clearing = self._thrown_away.clearing
 
     def _after_backward(self) -> None:
-        if not self._groups:
-            self.by_hand.after_backward()
+        self._after_gradients()
         if self._clearing and self._thrown_away is not None:
             self._thrown_away.keep()
         if torch._C._is_any_autocast_enabled():
             self._note("backward-under-autocast")
+
+    def _on_gradients(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
+        if not self._groups:
+            given = inputs if isinstance(inputs, list | tuple) else [inputs]
+            self.by_hand.before_gradients(one for one in given if isinstance(one, torch.Tensor) and one.is_leaf)
+
+    def _after_gradients(self) -> None:
+        if not self._groups:
+            self.by_hand.after_backward()
 
     def _on_clear(self, owner: torch.optim.Optimizer | nn.Module, *args: Any, **kwargs: Any) -> None:
         parameters = list(owner.parameters()) if isinstance(owner, nn.Module) else _parameters_of(owner)
