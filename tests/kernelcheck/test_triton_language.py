@@ -538,6 +538,20 @@ def test_the_parts_of_random_numbers_may_be_used_by_themselves():
     assert results[0].results["out"].equal(results[1].results["out"])
 
 
+def test_more_bits_and_the_rooms_of_the_language_are_there():
+    @triton.jit
+    def numbers(out, BLOCK: tl.constexpr):
+        at = tl.arange(0, BLOCK)
+        kind: tl.constexpr = tl.core.get_int_dtype(64, True)
+        steps: tl.constexpr = tl.standard._log2(BLOCK)
+        bits = (at.to(kind) << 61) - 5 * tl.zeros((2**steps,), kind)
+        tl.store(out + at, tl.uint_to_uniform_float(bits))
+
+    report = kernelcheck.checked(numbers, (1,), torch.ones(4), BLOCK=4)
+    assert report.fault is None
+    assert torch.allclose(report.results["out"], torch.tensor([0, 0.25, 0.5, 0.75]))
+
+
 def test_tiles_of_a_matrix_are_taken_in_groups_of_rows():
     @triton.jit
     def places(out, rows, columns, GROUP: tl.constexpr):

@@ -541,6 +541,19 @@ tl: Any = _Language(
 )  # fmt: skip
 
 
+def get_int_dtype(bitwidth: int, signed: bool) -> DType:
+    """Return the type of whole numbers with so many bits."""
+    return TYPES[f"{'' if signed else 'u'}int{bitwidth}"]
+
+
+def _log2(size: int) -> int:
+    """Return the exponent of a power of two."""
+    return constant(size, "a size").bit_length() - 1
+
+
+tl.core, tl.get_int_dtype, tl.standard = tl, get_int_dtype, _Language(_log2=_log2)  # as Triton's rooms are called
+
+
 def _of_several(choose: Callable[..., Any], blocks: Callable[..., Any]) -> Callable[..., Any]:
     """Return `min` or `max` of kernels: of constants a constant, of others a block."""
 

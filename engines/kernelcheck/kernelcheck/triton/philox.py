@@ -11,7 +11,7 @@ from kernelcheck.triton.memory import wrong
 
 _KEYS, _ROUNDS = (0x9E3779B9, 0xBB67AE85), (0xD2511F53, 0xCD9E8D57)
 _U32 = TYPES["uint32"]
-_SCALE = np.float32(4.6566127342e-10)  # the largest below 2 ** -31 with which no number becomes 1
+_SCALES = {32: np.float32(4.6566127342e-10), 64: np.float32(1.0842020432385337e-19)}  # no number becomes 1
 Four = tuple[Block, Block, Block, Block]
 
 
@@ -44,15 +44,15 @@ def philox(seed: Any, c0: Any, c1: Any, c2: Any, c3: Any, n_rounds: int = 10) ->
 
 
 def uint_to_uniform_float(bits: Any) -> Block:
-    """Return numbers between 0 and 1 that are made of 32 random bits each."""
+    """Return numbers between 0 and 1 that are made of 32 or 64 random bits each."""
     return Block(_uniform(as_block(bits)), F32, counts=True)
 
 
 def _uniform(bits: Block) -> np.ndarray:
-    if bits.dtype.bits != 32 or bits.dtype.kind != 1:
-        raise wrong(f"a random number is made of 32 bits here, and these are {bits.dtype}")
-    number = bits.data.astype(np.int32)
-    return np.where(number < 0, ~number, number).astype(np.float32) * _SCALE
+    if bits.dtype.bits not in _SCALES or bits.dtype.kind != 1:
+        raise wrong(f"a random number is made of 32 or 64 bits, and these are {bits.dtype}")
+    number = bits.data.astype(f"int{bits.dtype.bits}")
+    return np.where(number < 0, ~number, number).astype(np.float32) * _SCALES[bits.dtype.bits]
 
 
 def pair_uniform_to_normal(u1: Any, u2: Any) -> tuple[Block, Block]:
