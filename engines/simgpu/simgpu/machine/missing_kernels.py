@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from simgpu.ground import sparse
 from simgpu.ground.calls import Call
-from simgpu.ground.torch_internals import Args, Kwargs, Operator
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 
 # formats by PyTorch's names of them
 WHOLE = {
@@ -180,7 +180,7 @@ def _lu_factor(func: Operator, args: Args, kwargs: Kwargs, written: Sequence[int
         return func(*args, **kwargs)
     factors, rows, info = _without_pivots(args[0])
     if call["check_errors"]:
-        torch._linalg_check_errors(info, "torch.linalg.lu_factor_ex", is_matrix=args[0].dim() == 2)
+        TORCH._linalg_check_errors(info, "torch.linalg.lu_factor_ex", is_matrix=args[0].dim() == 2)
     return factors, rows, info
 
 
