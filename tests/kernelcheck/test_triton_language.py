@@ -598,7 +598,7 @@ def test_a_tensor_that_no_machine_has_room_for_has_addresses():
     wrapped = kernel(text.format(""))
     fault = kernelcheck.checked(wrapped, (3,), x, out, 1_500_000_000).fault
     assert fault.kind == "out of bounds" and fault.element == 3_000_000_000 - 2**32
-    assert "then they turn negative: multiply what is .to(tl.int64)" in str(fault)
+    assert "then they turn negative: use .to(tl.int64) before you multiply" in str(fault)
     with pytest.raises(kernelcheck.KernelFault, match="checked alone takes it"):
         wrapped[(3,)](x, out, 1)
 
