@@ -138,7 +138,7 @@ int4_product.alternative(
 
 int4_product.leaves_out(
     KERNEL,
-    "scalar empty single permuted sliced huge tiny half bfloat16 double bool complex",
+    "scalar empty single permuted sliced huge half bfloat16 double bool complex",
     "default_type numbers second_call unchanged",
 )
 
@@ -153,7 +153,7 @@ def _(case: Case) -> None:
         (3, 5, 600, 64),
     ):
         x, scales = torch.randn(m, k), 0.5 + torch.rand(n)
-        scales[1] *= -1
+        scales[1], x[0, 0] = -scales[1], 1e-5
         weights = torch.randint(0, 16, (k, n), dtype=torch.uint8)
         packed, out = weights[: k // 2] | weights[k // 2 :] << 4, torch.full((m, n), math.nan)
         down, across = -(-m // tile), -(-n // tile)  # equal: the text does not say which axis of the grid goes down
