@@ -162,6 +162,32 @@ with torch.{mode}():
     assert [(one["code"], one["line"]) for one in found] == named
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("loss = losses[losses > 0.1].sum()", "how many elements a mask of booleans picks. `torch.where` needs none"),
+        ("loss = losses.sum(); kept = loss.item()", "Read the value less often, or later"),
+        ("loss = torch.where(losses > 0.1, losses, 0.0).sum()", ""),
+    ],
+)
+def test_a_wait_that_reads_no_value_of_the_program_has_advice_of_its_own(tmp_path, line, words):
+    text = f"""import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.01)
+for x in torch.randn(5, 512, 64, device="cuda"):
+    losses = model(x).square().mean(1)
+    {line}
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+"""
+    found = reported(text, tmp_path, "mask").suspects
+    lines = [7, 9] if "mask" in words else [7] * bool(words)  # the backward pass puts gradients where the mask is true
+    assert sorted((one.code, one.line) for one in found) == [("host-waits", number) for number in lines]
+    assert all(words in one.text for one in found)
+
+
 def test_what_is_said_of_arguments_that_pytorch_checks_helps(tmp_path):
     text = """import torch
 from torch import nn

@@ -340,8 +340,15 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     else:
         state.world.clock.called("view")
     if waits:
-        state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
+        _read_number(index, out)
     return result
+
+
+def _read_number(index: int, out: Any) -> None:
+    """Let the host wait for a number of GPU `index`: the result `out` of an operator, or what it needs, as its size."""
+    if state.world.asked is not None and not isinstance(out, bool):
+        state.world.asked()
+    state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
 def _asserted(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, index: int) -> Any:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from simgpu.device import communication, state
+from simgpu.device.generators import SimGenerator
 from simgpu.face import nccl
 from simgpu.ground.replacements import Replacements
 from simgpu.machine.cluster import Cluster
@@ -95,7 +96,8 @@ class _State:
         if offset == 0:
             return self._origin
         digest = hashlib.sha256(self._origin.numpy().tobytes() + offset.to_bytes(16, "little", signed=True)).digest()
-        return torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "little")).get_state()
+        seed = int.from_bytes(digest[:7], "little")
+        return SimGenerator(state.world.devices[0]).manual_seed(seed).get_state()
 
 
 def _new_group(plain: Callable[..., Any], *args: Any, backend: str | None = None, **kwargs: Any) -> Any:

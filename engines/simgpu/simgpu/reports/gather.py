@@ -68,7 +68,7 @@ def gather(session: Recording) -> Report:
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
         evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
-        checking=frozenset(Line.of(line).parts for line in session.habits.checking),
+        asking={Line.of(line).parts: why for line, why in session.habits.asking.items()},
     )  # fmt: skip
 
 

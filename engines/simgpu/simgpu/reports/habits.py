@@ -189,7 +189,8 @@ class HabitWatch:
         self._steps: dict[tuple[str, str], set[int]] = defaultdict(set)  # by code and line
         self.models_moved: Counter[str] = Counter()  # how often, by line
         self.must_read: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure
-        self.checking: set[str] = set()  # lines that wait since PyTorch checks the arguments of a distribution
+        self.asking: dict[str, str] = {}  # why PyTorch itself reads something, by line: "check" for the arguments of a
+        # distribution, "size" for what an operator needs, such as how many values a mask picks
         self._stack: list[nn.Module] = []
         self._inputs: object = ()  # of the model that runs
         self._dropped: list[bool] = []  # whether calls of `dropout` by it, not by layers, drop
@@ -213,7 +214,7 @@ class HabitWatch:
         self._seeds: dict[str, int] = {}  # the last one, by line
         self._sent = WeakIdKeyDictionary()  # the versions of tensors when they were copied to a GPU
         self._parts: weakref.WeakKeyDictionary[nn.Module, _Parts] = weakref.WeakKeyDictionary()
-        put.put(state.world, sent=self._copied)
+        put.put(state.world, sent=self._copied, asked=lambda: self.asking.setdefault(places.place(), "size"))
         put.put(state.world.clock, wait_until=watched(state.world.clock.wait_until, self._on_wait))
         self.upkeep = UpkeepWatch(put, self._note)
         self._layers = LayerWatch(self._note, self._trained, _tells_modes_apart)
@@ -563,7 +564,7 @@ class HabitWatch:
         if "D2H" in reason:
             self._read.add(places.place())
             if _asks().startswith("torch.distributions"):
-                self.checking.add(places.place())
+                self.asking[places.place()] = "check"
 
     def _on_seed(self, seed: int) -> None:
         line = places.place()

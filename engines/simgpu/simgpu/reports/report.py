@@ -99,7 +99,10 @@ class Values:
     real: float
     basis: Basis = field(repr=False)
     must_read: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # lines that have to wait
-    checking: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # of arguments, by PyTorch
+    asking: dict[tuple[str, int, str], str] = field(
+        default_factory=dict, repr=False
+    )  # lines where PyTorch itself reads
+    # something, and why: "check" or "size"
     price: float | None = None
     run_steps: int | None = None
 
@@ -141,7 +144,7 @@ class Values:
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
         named = {one.parts for one in habits}
         worth = [row for row in self.waits if self._is_worth(row, named)]
-        waits = [_suspected(row, self.step_time, row.parts in self.checking) for row in worth]
+        waits = [_suspected(row, self.step_time, self.asking.get(row.parts, "wait")) for row in worth]
         grown = [
             Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one), "memory-grows")
             for one in self.growth
@@ -214,7 +217,7 @@ class Values:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
-        left_out = ("basis", "gpu", "evidence", "must_read", "checking")
+        left_out = ("basis", "gpu", "evidence", "must_read", "asking")
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("used", "fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}
@@ -257,6 +260,8 @@ def _grows(growth: Growth) -> str:
 
 _ADVICE = {
     "wait": "After that the GPU has nothing to do until the host launches again. Read the value less often, or later.",
+    "size": "No value is read in this line, but an operation needs one on the host, such as how many elements a mask "
+    "of booleans picks. `torch.where` needs none.",
     "check": "PyTorch reads the arguments of this distribution to check them. Once the program is right, write "
     "`validate_args=False`, or call `torch.distributions.Distribution.set_default_validate_args(False)`.",
     "message": "Messages between ranks hide behind computation where batches are larger, or buckets begin earlier.",
@@ -273,16 +278,15 @@ _KINDS = {  # by words of a cause
     "the GPU waits for a copy": "pinned copy", "to the GPU": "copy",
     "the GPU waits for": "message",
 }  # fmt: skip
-_CODES = {
-    "wait": "host-waits", "check": "host-waits", "message": "messages-keep-waiting", "data loading": "data-loading",
-    "copy": "copies-keep-waiting", "pinned copy": "copies-keep-waiting",
-    "copy between GPUs": "copies-keep-waiting",
+_CODES = dict.fromkeys(("wait", "check", "size"), "host-waits") | {
+    "message": "messages-keep-waiting", "data loading": "data-loading", "copy": "copies-keep-waiting",
+    "pinned copy": "copies-keep-waiting", "copy between GPUs": "copies-keep-waiting",
 }  # fmt: skip
 
 
-def _suspected(row: Row, step_s: float, checks: bool) -> Suspect:
-    """Return the remark on a line that keeps the GPU waiting; `checks`: since PyTorch reads arguments there."""
-    kind = next((kind for words, kind in _KINDS.items() if words in row.cause), "check" if checks else "wait")
+def _suspected(row: Row, step_s: float, reads: str) -> Suspect:
+    """Return the remark on a line that keeps the GPU waiting; `reads`: the kind of advice where it reads something."""
+    kind = next((kind for words, kind in _KINDS.items() if words in row.cause), reads)
     share = f" ({row.seconds / step_s:.0%})" if step_s else ""
     said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"
     return Suspect(*row.parts, row.seconds, row.bytes, said, _CODES[kind])
