@@ -40,7 +40,7 @@ class _Weight:
     def is_changed(self) -> bool:
         """Whether the program has changed the values since the backward pass; nothing is asked of a GPU."""
         tensor = self.tensor()
-        if tensor is None:
+        if tensor is None or not _has_memory(tensor):
             return False
         if tensor._version != self.version or state.world.only_shapes:
             return tensor._version != self.version
@@ -87,8 +87,15 @@ class HandWatch:
 
     def after_backward(self) -> None:
         """The backward pass has ended."""
-        smallest = sorted(self._alive(), key=lambda one: one.numel())[:_LOOKED_AT]
+        weights = [one for one in self._alive() if _has_memory(one)]
+        smallest = sorted(weights, key=lambda one: one.numel())[:_LOOKED_AT]
         self._weights = [_Weight.of(one) for one in smallest]
 
     def _alive(self) -> list[torch.Tensor]:
         return [one for one in (reference() for reference in self._leaves) if one is not None]
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    """Return whether the values of a tensor are there: FSDP gives the memory of whole weights away after each use."""
+    values = values_of(tensor)
+    return values.layout is torch.strided and values.untyped_storage().nbytes() >= values.nbytes
