@@ -280,7 +280,8 @@ class Launch:
         what = f"program {self.name()} {verb} element {bad[0]:,} of {buffer.name}, {ends}{more}"
         why = "the mask lets it through: compare it with the size" if masked else "there is no mask at this access"
         if bad[0] < 0 and buffer.size > _INT32:
-            why = f"32 bits hold offsets up to {_INT32:,}, then they turn negative: use .to(tl.int64) before you multiply"
+            why = f"32 bits hold offsets up to {_INT32:,}, then they turn negative: "
+            why += "use .to(tl.int64) before you multiply"
         return self.fault("out of bounds", what, why, array=buffer.name, element=int(bad[0]))
 
     def _remember(self, buffer: Buffer, elements: np.ndarray) -> None:
