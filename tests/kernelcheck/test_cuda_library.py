@@ -331,6 +331,12 @@ def test_a_template_may_ask_for_the_kind_of_its_types():
         assert launched(TRAITS, name=f"traits<{name}>", args=(out,)).fault is None and out.eq(want).all()
 
 
+@pytest.mark.parametrize("arguments", ["float, float", "int, 4"])
+def test_a_template_with_other_arguments_is_told_by_its_name(arguments):
+    with pytest.raises(kernelcheck.CompileError, match=f"no kernel is traits<{arguments}>: its template takes other"):
+        launched(TRAITS, name=f"traits<{arguments}>", args=(torch.zeros(32),))
+
+
 PARTS = """
 __global__ void parts(const unsigned* x, const unsigned* y, unsigned* out) {
   unsigned a = x[threadIdx.x], b = y[threadIdx.x], made[] = {
@@ -417,3 +423,31 @@ __global__ void waits(float* x) {
 }"""
     fault = kernelcheck.compile_cuda(text).check(1, 32, (torch.zeros(32),), limit=0.3).fault
     assert fault.kind == "endless" and fault.line in (6, 7)
+
+
+FOUR = """
+template <class T, int n> struct Few { T v[n]; };
+template <class T, int n> __device__ Few<T, n> few(const T* from) {
+  Few<T, n> r; for (int i = 0; i < n; i++) r.v[i] = from[i]; return r;
+}
+template <int n> __global__ void turned(const float* x, float* out) {
+  extern __shared__ Few<float, n> part[];
+  int t = threadIdx.x;
+  part[t] = few<float, n>(x + n * t);
+  __syncthreads();
+  reinterpret_cast<Few<float, n>*>(out)[t] = few<float, n>((const float*)&part[31 - t]);
+}
+"""
+
+
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_a_structure_that_a_function_returns_is_seen_where_it_is_stored(size):
+    x, out = torch.arange(32.0 * size), torch.zeros(32 * size)
+    kernel = kernelcheck.compile_cuda(FOUR, f"turned<{size}>")
+    report = kernel.check(1, 32, (x, out), 32 * size * 4)
+    assert report.fault is None and out.view(32, size).equal(x.view(32, size).flip(0))
+    assert report.stored_bytes == 32 * size * 4
+    fault = kernel.check(1, 32, (x, out[:-1]), 32 * size * 4).fault
+    assert (fault.kind, fault.line, fault.array) == ("out of bounds", 11, "out")
+    race = kernelcheck.compile_cuda(FOUR.replace("__syncthreads();", ""), f"turned<{size}>")
+    assert race.check(1, 32, (x, out), 32 * size * 4).fault.kind in ("race", "uninitialised shared")

@@ -170,7 +170,7 @@ _UNDECLARED = re.compile(
 _NO_SEMICOLON = r"^expected (?:(?:\W,\W or )?\W;\W|initializer(?= before))"
 
 
-def _error(said: str, source: str) -> CompileError:
+def _error(said: str, source: str, kernel: str) -> CompileError:
     """Return the first error of a compiler, at the reader's line."""
     lines, own = said.splitlines(), source.splitlines()
     index = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined reference)\b", line)), None)
@@ -187,6 +187,8 @@ def _error(said: str, source: str) -> CompileError:
         reason = f'identifier "{name}" is undefined' + (f"; did you mean {known}?" if near else "")  # nvcc's words
     for ours, name in _NAMES.items():
         reason = re.sub(rf"\b{ours}\b", name, reason)
+    if re.match(r"no matching function for call to 'call\b", reason):  # in the line that starts the kernel
+        reason = f"no kernel is {kernel}: its template takes other arguments between < and >"
     if "-Werror=vla" in lines[index]:
         reason = "the length of an array must be known when the kernel is compiled, as in float row[64]"
     if "of read-only location" in reason:
@@ -289,7 +291,7 @@ def _built(chosen: Compiler, folder: Path, source: str, name: str, others: Seque
     ):
         done = run(command)
         if done.code:
-            raise _error(done.stderr, source)
+            raise _error(done.stderr, source, name)
     described = [line.split() for line in _said([program]).splitlines()]
     parameters = tuple((form[0] == "*", "c" in form, letter + size) for form, letter, size in described)
     return KernelProgram(_InMemory(program), parameters, tuple(_shared(program, others)))
