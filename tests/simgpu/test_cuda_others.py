@@ -156,3 +156,27 @@ NOT_THERE = {
 def test_what_is_not_there_is_refused_in_a_sentence(name):
     with pytest.raises(NotImplementedError, match=f"{name} of CUDA was asked for: the simulated GPU does not have it"):
         NOT_THERE[name]()
+
+
+def added(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return a + b
+
+
+def moved(a: torch.Tensor) -> torch.Tensor:
+    return a.to("cuda")
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+def test_a_script_ends_with_the_words_of_the_operator_that_failed():
+    """The interpreter finds none in an exception of Python: its message ended with "RuntimeError:"."""
+    x, layer = torch.rand(2, 2), nn.Linear(2, 2)
+    by_hand, other = torch.jit.script(added), nn.Linear(2, 2).cuda()
+    assert torch.equal(by_hand(x.cuda(), x.cuda()).cpu(), 2 * x)
+    words = r"HERE\nRuntimeError: Expected all tensors to be on the same device, but found at least two devices"
+    with pytest.raises(RuntimeError, match=words):
+        by_hand(x.cuda(), x)
+    for module in (torch.jit.script(layer).cuda(), torch.jit.trace(other, x.cuda())):
+        with pytest.raises(RuntimeError, match="but got mat1 is on cpu, different from other tensors on cuda:0"):
+            module(x)
+    with pytest.raises(RuntimeError, match="a TorchScript program cannot move tensors to `cuda`"):
+        torch.jit.script(moved)(x)

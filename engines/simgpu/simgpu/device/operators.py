@@ -110,27 +110,33 @@ def dispatch(
     cls: type[SimTensor], func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> Any:
     """Run an operator that got a tensor of the simulated GPU: PyTorch calls this as `SimTensor.__torch_dispatch__`."""
-    if len(types) > 1 and any(not issubclass(kind, SimTensor) for kind in types):
-        return NotImplemented  # a DTensor beside it knows what it is to do, or says in its own words that it does not
-    plan = _plans.get(id(func)) or Plan(func)
-    if state.forked:
-        raise device_kind.forked()
-    clock = state.world.clock
-    if (clock.called_ns or clock.log is not None) and current_pass() != NO_PASS and (kind := new_node()):
-        clock.called(kind)
-    if (plan.simple or plan.in_place) and not kwargs and clock.races is None:
-        result = _run_simple(func, plan, args)
-        if result is not None:
-            return result
-    if plan.composite:
-        return composite.take_apart(func, args, kwargs or {})
-    if plan.row.alert is not None and torch._C._get_deterministic_algorithms():
-        with determinism.told(plan.row.alert, Call(func, args, kwargs or {})):
-            run: Any = plan.special or partial(_run, plan=plan)
-            return run(func, args=args, kwargs=kwargs or {})
-    if plan.special is not None:
-        return plan.special(func, args, kwargs or {})
-    return _run(func, plan, args, kwargs or {})
+    try:
+        if len(types) > 1 and any(not issubclass(kind, SimTensor) for kind in types):
+            return (
+                NotImplemented  # a DTensor beside it knows what it is to do, or says in its own words that it does not
+            )
+        plan = _plans.get(id(func)) or Plan(func)
+        if state.forked:
+            raise device_kind.forked()
+        clock = state.world.clock
+        if (clock.called_ns or clock.log is not None) and current_pass() != NO_PASS and (kind := new_node()):
+            clock.called(kind)
+        if (plan.simple or plan.in_place) and not kwargs and clock.races is None:
+            result = _run_simple(func, plan, args)
+            if result is not None:
+                return result
+        if plan.composite:
+            return composite.take_apart(func, args, kwargs or {})
+        if plan.row.alert is not None and torch._C._get_deterministic_algorithms():
+            with determinism.told(plan.row.alert, Call(func, args, kwargs or {})):
+                run: Any = plan.special or partial(_run, plan=plan)
+                return run(func, args=args, kwargs=kwargs or {})
+        if plan.special is not None:
+            return plan.special(func, args, kwargs or {})
+        return _run(func, plan, args, kwargs or {})
+    except RuntimeError as error:
+        state.last_words = str(error)
+        raise
 
 
 SimTensor.__torch_dispatch__ = classmethod(dispatch)

@@ -74,6 +74,7 @@ class World:
 
 world: World = cast("World", None)  # set by simgpu.enable, before anything asks for it
 forked = False  # set in a forked child that cannot use the GPUs
+last_words = ""  # of an operator that failed, which TorchScript does not tell
 
 
 def _always() -> bool:

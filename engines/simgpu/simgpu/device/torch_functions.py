@@ -12,7 +12,7 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
-from simgpu.device import generators, pinning, state, subclasses
+from simgpu.device import generators, pinning, scripts, state, subclasses
 from simgpu.device.state import device_of
 from simgpu.device.tensor import OURS, SimTensor
 from simgpu.ground import device_kind, fakes
@@ -39,6 +39,7 @@ def replace_functions(module: ModuleType) -> None:
         kind.__new__ = _new_lazy(kind.__new__)
     UninitializedParameter.__deepcopy__ = _copy_lazy
     generators.replace()
+    scripts.replace()
     _lead_accelerator_to(module)
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
     if foreach is not None and SimTensor not in foreach:

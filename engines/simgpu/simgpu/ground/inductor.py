@@ -32,6 +32,7 @@ _A100 = SimpleNamespace(
     shared_memory_per_multiprocessor=164 << 10, L2_cache_size=40 << 20, gcnArchName="", is_integrated=0,
 )  # fmt: skip
 _PLACES = "cpu", "cuda", "meta", "sim"  # all of them mean the GPU
+_BY_CPP = "tensor", "as_tensor", "asarray", "range"  # as methods do, they ask C++ for a device: see `fakes`
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 _lowering: list[None] = []  # one for each graph that is being lowered
 
@@ -230,7 +231,9 @@ def _on_cuda(graph: torch.fx.GraphModule, mode: FakeTensorMode) -> torch.fx.Grap
     for node in twin.graph.nodes:
         if node.target is torch.nn.functional.scaled_dot_product_attention and not _has_gpu():
             node.target = _attention
-        node.args, node.kwargs = (map_aggregate(one, _led) for one in (node.args, node.kwargs))
+        by_cpp = node.op == "call_method" or getattr(node.target, "__name__", "") in _BY_CPP
+        lead = _led_in_cpp if by_cpp and not _has_gpu() else _led
+        node.args, node.kwargs = (map_aggregate(one, lead) for one in (node.args, node.kwargs))
         if node.op == "get_attr":
             _fake_attribute(twin, node.target, mode)  # pyright: ignore[reportArgumentType]
     twin.recompile()
@@ -250,6 +253,12 @@ def _led(value: Any) -> Any:
         return _GPU if value.type in _PLACES else value
     is_name = isinstance(value, str) and value.partition(":")[0] in _PLACES
     return value.replace(value.partition(":")[0], "cuda") if is_name else value
+
+
+def _led_in_cpp(value: Any) -> Any:
+    led = _led(value)
+    named = isinstance(led, str) and led.partition(":")[0] == "cuda"
+    return torch.device("meta", 0) if led is _GPU or named else led
 
 
 def _fake_attribute(

@@ -1,0 +1,38 @@
+"""What does TorchScript say where an operator fails on a simulated GPU? Its interpreter loses the words of Python.
+
+It asks an exception of Python for its words before C++ has fetched them, and finds none (`handleError` in
+interpreter.cpp, `python_error` in Exceptions.h). `operators.dispatch` keeps them.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from simgpu.device import state
+
+_NO_CUDA = "Cannot initialize CUDA without ATen_cuda library", "PyTorch is not linked with support for cuda devices"
+_MOVE = "on a simulated GPU a TorchScript program cannot move tensors to `cuda`: move them before you call it"
+
+
+def replace() -> None:
+    """Let scripted and traced functions and modules end with the words of the operator that failed."""
+    for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        kind.__call__ = _in_full(kind.__call__)
+
+
+def _in_full(plain: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(plain)
+    def called(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(*args, **kwargs)
+        except RuntimeError as error:
+            told = str(error).rstrip()
+            if any(words in told for words in _NO_CUDA):
+                error.args = (f"{told.rpartition('RuntimeError: ')[0]}RuntimeError: {_MOVE}\n",)
+            elif told.endswith("Error:"):
+                error.args = (f"{told} {state.last_words}\n",)
+            raise
+
+    return called
