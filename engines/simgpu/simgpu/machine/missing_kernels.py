@@ -102,11 +102,13 @@ def computed_wide(
     formats = given.intersection(lacking)
     if len(formats) != 1:
         return func(*args, **kwargs)
-    if func._schema.name.startswith("aten::_fft_"):
-        _refuse_sizes(args)
     narrow = formats.pop()
     real = torch.float16 if narrow is torch.complex32 else narrow
-    back = {torch.complex64: torch.complex32, _WIDE[real]: real}
+    back = {_WIDE[real]: real}
+    if real is torch.float16:
+        back[torch.complex64] = torch.complex32
+        if func._schema.name.startswith("aten::_fft_"):
+            _refuse_sizes(args)
 
     def cast(value: Any, formats: Mapping[torch.dtype, torch.dtype]) -> Any:
         return value.to(formats.get(value.dtype, value.dtype)) if isinstance(value, torch.Tensor) else value
@@ -219,7 +221,8 @@ _ONLY_ON_CUDA: dict[str, Way] = (
         multilabel_margin_loss_forward multilabel_margin_loss_backward""",
         _formats(*HALF),
     )
-    | _ways("polygamma rrelu_with_noise rrelu_with_noise_ _fft_r2c", _formats(torch.float16))
+    | _ways("polygamma rrelu_with_noise rrelu_with_noise_", _formats(torch.float16))
+    | _ways("_fft_r2c", _formats(*HALF))  # of bfloat16 since PyTorch 2.15; the result has 32 bits
     | _ways(
         """_fft_c2c _fft_c2r acos acosh angle asin asinh atan atanh cos cosh div exp lerp log logaddexp pow prod rsqrt
         sigmoid sigmoid_backward sin sinh sqrt sum tan tanh tanh_backward""",
