@@ -714,7 +714,7 @@ def epoch():
         loss.backward()
         optimizer.step()
         total += loss
-    return total
+    return total / 8
 for _ in range(2):
     mean = epoch()
 """

@@ -102,7 +102,7 @@ class GrowthWatch:
         steps = [self._steps_of(tensor.grad_fn) for tensor, _ in kept]
         long = [(pair, of) for pair, of in zip(kept, steps, strict=True) if len(of) >= _SEVERAL]
         last = max((of for _, of in long), key=max, default=set())
-        return [pair for pair, of in long if max(of) >= min(last)]
+        return [pair for pair, of in long if max(of) > min(last)]
 
     def _steps_of(self, graph: Any) -> set[int]:
         """Return the steps of which a graph has parts; none where threads, which count their nodes apart, made some."""
