@@ -32,6 +32,7 @@ from gpu_course.checks.panel import Panel, wrong_panel
 _FOLDERS = *(Path(module.__file__ or "").parents[1] for module in (counting, sandbox)), Path(simgpu.__file__).parent
 _OURS = "|".join(re.escape(str(folder)) for folder in _FOLDERS)
 _FROM_OURS = re.compile(rf"^(?:{_OURS})[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
+_LONGEST = 1_000  # characters of what an error says, or of an argument
 _PRINTED = 5  # lines of what the answer printed that a message shows
 
 
@@ -399,11 +400,15 @@ def _first_line(error: BaseException) -> str:
     if known.name.startswith("simulated "):  # PyTorch's own words speak of what no reader knows
         return f"{known.what[:-1]}: {known.now}"
     first, _, rest = str(error).strip().replace("SimTensor", "Tensor").partition("\n")  # a tensor like any other
-    return f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else first
+    return _cut(f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else first)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} …"
 
 
 def _words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
-    words = [shown(arg) for arg in args] + [f"{word}={shown(value)}" for word, value in kwargs.items()]
+    words = [_cut(shown(arg)) for arg in args] + [f"{word}={_cut(shown(value))}" for word, value in kwargs.items()]
     return f"{name}({', '.join(words)})"
 
 

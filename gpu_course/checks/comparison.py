@@ -1,5 +1,6 @@
 """How do two values differ, in words, and how is a value shown in a message?"""
 
+import inspect
 import math
 import numbers
 import reprlib
@@ -22,8 +23,8 @@ def difference(
     """
     if got is expected and not isinstance(got, list | tuple | dict):
         return ""
-    if got is None:
-        return f"{where} is None" + (f", expected {shown(expected)}" if "[" in where else ": is a return missing?")
+    if got is None or inspect.isgenerator(got):
+        return _no_value(got, expected, where)
     rest = {"rtol": rtol, "atol": atol, "copied": copied}
     if isinstance(expected, torch.Tensor):
         return _tensor_difference(got, expected, where, rtol, atol)
@@ -47,6 +48,13 @@ def difference(
     if isinstance(expected, dict | list | tuple):
         return _container_difference(got, expected, where, rest)
     return _other_difference(got, expected, where, copied)
+
+
+def _no_value(got: Any, expected: Any, where: str) -> str:
+    if got is None:
+        return f"{where} is None" + (f", expected {shown(expected)}" if "[" in where else ": is a return missing?")
+    wanted = "a tensor" if isinstance(expected, torch.Tensor) else _named(expected)
+    return f"{where} is a generator, expected {wanted}: return the values themselves, `yield` gives none yet"
 
 
 def _of_a_class_made_anew(got: Any, expected: Any) -> bool:

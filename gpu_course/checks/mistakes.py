@@ -190,7 +190,7 @@ class Recording(Case):
 def _kept(value: Any) -> Any:
     """Return a copy of `value` on the CPU that nothing changes later; what cannot be copied counts as its type."""
     if isinstance(value, torch.Tensor):
-        return str(value.device), value.detach().cpu().clone()
+        return str(value.device), value.detach() if value.is_meta else value.detach().cpu().clone()
     if type(value) in (list, tuple):
         return type(value)(_kept(one) for one in value)
     if type(value) is dict:

@@ -454,6 +454,18 @@ def test_an_error_of_the_check_that_the_reference_does_not_give_is_the_answers(d
     assert "may be right" not in message
 
 
+def test_a_message_is_short_however_long_the_words_of_an_error_are(double):
+    def fails(x, device):
+        raise ValueError("word " * 10_000)
+
+    assert len(refuse(double, fails)) < 1_500
+
+
+def test_a_result_without_values_is_told_by_its_device(double):
+    with pytest.raises(WrongAnswer, match="the result is on meta, expected on"):
+        double.examine(lambda x, device: x.to("meta"), PLACES)
+
+
 def test_an_answer_that_gives_something_else_at_a_second_call_is_wrong(double):
     kept = {}
 
@@ -748,6 +760,7 @@ class Lying(torch.Tensor):
     ([1, [2, 3]], [1, [2, 4]], "the result[1][1] is 3, expected 4"),
     ((1, 2), [1, 2], "type tuple"),
     (None, [], "is a return missing?"),
+    ((one for one in "ab"), ["a", "b"], "is a generator, expected list: return the values"),
     ([None], [""], "the result[0] is None, expected ''"),
 ])  # fmt: skip
 def test_each_kind_of_difference_is_said(got, expected, said):
