@@ -12,7 +12,10 @@ import torch
 
 from simgpu.device import state
 
-_NO_CUDA = "Cannot initialize CUDA without ATen_cuda library", "PyTorch is not linked with support for cuda devices"
+_NO_CUDA = (  # as builds without and with CUDA say it
+    "Cannot initialize CUDA without ATen_cuda library", "PyTorch is not linked with support for cuda devices",
+    "Found no NVIDIA driver on your system",
+)  # fmt: skip
 _MOVE = "on a simulated GPU a TorchScript program cannot move tensors to `cuda`: move them before you call it"
 
 
