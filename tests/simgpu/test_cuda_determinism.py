@@ -4,6 +4,8 @@ The cases and PyTorch's names of them are those of its docstring and of `test_no
 test/test_torch.py; antialiased interpolation and index_reduce are from its code.
 """
 
+import inspect
+
 import pytest
 import torch
 from torch import nn
@@ -58,6 +60,8 @@ BACKWARD = {
         numbers(1, 1, 2, 2, 2), torch.zeros(1, 1, 1, 2, 3, device="cuda"), align_corners=False
     ),
 }
+if "upsample_bicubic2d_vec" in inspect.getsource(functional.interpolate):  # takes a deterministic way since 2.15
+    del BACKWARD["upsample_bicubic2d_backward_out_cuda"]
 FORWARD = {
     "max_unpooling2d_forward_out": lambda: nn.MaxUnpool2d(3, 1)(numbers(1, 1, 7, 7), whole(1, 1, 7, 7)),
     "max_unpooling3d_forward_out": lambda: nn.MaxUnpool3d(3, 1)(numbers(1, 1, 7, 7, 7), whole(1, 1, 7, 7, 7)),

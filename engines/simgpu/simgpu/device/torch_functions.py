@@ -40,6 +40,10 @@ def replace_functions(module: ModuleType) -> None:
     UninitializedParameter.__deepcopy__ = _copy_lazy
     generators.replace()
     scripts.replace()
+    check = torch._validate_sparse_compressed_tensor_args  # as a file is loaded; C++ would see `meta`
+    TORCH._validate_sparse_compressed_tensor_args = wraps(check)(
+        lambda *args, **options: check(*map(_values, args), **options)
+    )
     _lead_accelerator_to(module)
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
     if foreach is not None and SimTensor not in foreach:
@@ -54,6 +58,10 @@ def replace_functions(module: ModuleType) -> None:
     passes.apply = _on_devices_of_inputs(passes.apply)
     leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
     ForkingPickler.register(SimTensor, partial(_refuse, leaves))
+
+
+def _values(value: Any) -> Any:
+    return value._inner if isinstance(value, SimTensor) else value
 
 
 def remember_allocator_settings() -> None:
