@@ -23,7 +23,7 @@ def difference(
     """
     if got is expected and not isinstance(got, list | tuple | dict):
         return ""
-    if got is None or inspect.isgenerator(got):
+    if got is None or (inspect.isgenerator(got) and not inspect.isgenerator(expected)):
         return _no_value(got, expected, where)
     rest = {"rtol": rtol, "atol": atol, "copied": copied}
     if isinstance(expected, torch.Tensor):
