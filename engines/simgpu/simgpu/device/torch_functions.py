@@ -40,7 +40,7 @@ def replace_functions(module: ModuleType) -> None:
     UninitializedParameter.__deepcopy__ = _copy_lazy
     generators.replace()
     scripts.replace()
-    check = torch._validate_sparse_compressed_tensor_args  # as a file is loaded; C++ would see `meta`
+    check = TORCH._validate_sparse_compressed_tensor_args  # as a file is loaded; C++ would see `meta`
     TORCH._validate_sparse_compressed_tensor_args = wraps(check)(
         lambda *args, **options: check(*map(_values, args), **options)
     )
