@@ -11,6 +11,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+_PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
+
 
 def in_cell(file: str) -> bool:
     """Return whether `file`, as a stack names it, is a cell."""
@@ -28,9 +30,6 @@ def is_generated(file: str, function: str) -> bool:
 def is_readers(file: str, function: str) -> bool:
     """Return whether the reader wrote `function`, which a stack finds in `file`."""
     return _is_readers(file, function, _program())
-
-
-_PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
 
 
 @functools.cache  # asked again and again of each function on a stack

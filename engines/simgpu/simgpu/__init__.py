@@ -55,7 +55,8 @@ from simgpu.device.compiled import Compiled, CompiledGraph, CompiledKernel, Grap
 from simgpu.device.enabling import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
 from simgpu.device.races import RaceError
 from simgpu.device.ranks import launch
-from simgpu.device.readings import Memory, Settings, forgive, idle, is_simulated, memory, restore, settings, values_of
+from simgpu.device.readings import Memory, Settings, forgive, idle, is_simulated, memory, restore, settings
+from simgpu.device.tensor import values_of
 from simgpu.device.timelines import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.face.notebooks import load_ipython_extension, unload_ipython_extension
 from simgpu.face.notebooks import run as run_notebook

@@ -29,9 +29,8 @@ class SimGenerator(_Plain):
     def __new__(cls, device: Device = "sim") -> "SimGenerator":
         self = super().__new__(cls, "cpu")
         self._index = device_of(device)
-        _ours[self._cdata] = weakref.ref(
-            self, partial(_ours.pop, self._cdata)
-        )  # an operator is given another Python object for the same generator
+        # by its address: an operator is given another Python object for the same generator
+        _ours[self._cdata] = weakref.ref(self, partial(_ours.pop, self._cdata))
         return self
 
     device = property(lambda self: state.world.devices[self._index])

@@ -112,9 +112,8 @@ def dispatch(
     """Run an operator that got a tensor of the simulated GPU: PyTorch calls this as `SimTensor.__torch_dispatch__`."""
     try:
         if len(types) > 1 and any(not issubclass(kind, SimTensor) for kind in types):
-            return (
-                NotImplemented  # a DTensor beside it knows what it is to do, or says in its own words that it does not
-            )
+            # a DTensor beside it knows what it is to do, or says in its own words that it does not
+            return NotImplemented
         plan = _plans.get(id(func)) or Plan(func)
         if state.forked:
             raise device_kind.forked()

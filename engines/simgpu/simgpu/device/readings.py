@@ -12,7 +12,6 @@ import torch
 
 from simgpu.accounting import accounts
 from simgpu.device import enabling, state
-from simgpu.device.tensor import SimTensor
 from simgpu.ground import device_kind
 from simgpu.machine import gpus, hosts, rates
 
@@ -134,11 +133,3 @@ def forgive() -> None:
     A real GPU has no such way. `reset()` also goes out of an error, and makes unreadable what was written since.
     """
     enabling.world().clock.failure = None
-
-
-def values_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the CPU tensor that holds the values of a tensor on a simulated GPU; any other tensor as it is.
-
-    The two share their memory, and the clock does not notice: for those who measure and check, not for programs.
-    """
-    return tensor._inner if isinstance(tensor, SimTensor) else tensor

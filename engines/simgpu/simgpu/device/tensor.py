@@ -416,3 +416,11 @@ def refresh(tensor: SimTensor) -> None:
         tensor._layout = None
     if inner.dtype.is_complex and tensor.is_conj() != inner.is_conj():  # lu_solve sets it, given out=
         torch._C._set_conj(tensor, inner.is_conj())
+
+
+def values_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the CPU tensor that holds the values of a tensor on a simulated GPU; any other tensor as it is.
+
+    The two share their memory, and the clock does not notice: for those who measure and check, not for programs.
+    """
+    return tensor._inner if isinstance(tensor, SimTensor) else tensor

@@ -14,7 +14,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from simgpu.device import generators, pinning, scripts, state, subclasses
 from simgpu.device.state import device_of
-from simgpu.device.tensor import OURS, SimTensor
+from simgpu.device.tensor import OURS, SimTensor, values_of
 from simgpu.ground import device_kind, fakes
 from simgpu.ground.torch_internals import BASE, TORCH
 
@@ -40,10 +40,8 @@ def replace_functions(module: ModuleType) -> None:
     UninitializedParameter.__deepcopy__ = _copy_lazy
     generators.replace()
     scripts.replace()
-    check = TORCH._validate_sparse_compressed_tensor_args  # as a file is loaded; C++ would see `meta`
-    TORCH._validate_sparse_compressed_tensor_args = wraps(check)(
-        lambda *args, **options: check(*map(_values, args), **options)
-    )
+    # as a file is loaded; C++ would see `meta`
+    TORCH._validate_sparse_compressed_tensor_args = _of_values(TORCH._validate_sparse_compressed_tensor_args)
     _lead_accelerator_to(module)
     foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
     if foreach is not None and SimTensor not in foreach:
@@ -60,8 +58,14 @@ def replace_functions(module: ModuleType) -> None:
     ForkingPickler.register(SimTensor, partial(_refuse, leaves))
 
 
-def _values(value: Any) -> Any:
-    return value._inner if isinstance(value, SimTensor) else value
+def _of_values(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that is given what holds the values of tensors on simulated GPUs."""
+
+    @wraps(plain)
+    def called(*args: Any, **options: Any) -> Any:
+        return plain(*map(values_of, args), **options)
+
+    return called
 
 
 def remember_allocator_settings() -> None:

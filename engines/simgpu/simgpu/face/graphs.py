@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from simgpu.clock.clock import Captured
 from simgpu.device import state
-from simgpu.device.tensor import CPU, SimTensor
+from simgpu.device.tensor import CPU, SimTensor, values_of
 from simgpu.device.torch_sim import Stream
 from simgpu.ground import composite
 from simgpu.ground.replacements import Replacements
@@ -76,7 +76,7 @@ def _values(value: Any) -> Any:
         return type(value)(map(_values, value)) if type(value) in (list, tuple) else value
     if isinstance(value, torch.device):
         return CPU
-    return value._inner if isinstance(value, SimTensor) else value
+    return values_of(value)
 
 
 class Graph:

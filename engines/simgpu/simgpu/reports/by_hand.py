@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from simgpu.device import state
-from simgpu.device.readings import values_of
+from simgpu.device.tensor import values_of
 from simgpu.ground.nodes import graph_nodes, is_leaf
 
 _MOST_NODES = 10_000  # of a graph in which weights are looked for

@@ -15,8 +15,7 @@ from typing import Any, cast
 import torch
 
 from simgpu.clock.lines import Line
-from simgpu.device.readings import values_of
-from simgpu.device.tensor import SimTensor
+from simgpu.device.tensor import SimTensor, values_of
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_nodes, is_leaf
 from simgpu.reports.holdings import MADE, Held, Holdings

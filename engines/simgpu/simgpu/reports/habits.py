@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from simgpu.device import state
-from simgpu.device.readings import values_of
+from simgpu.device.tensor import values_of
 from simgpu.ground import places
 from simgpu.ground.replacements import Replacements
 from simgpu.reports.by_hand import HandWatch
@@ -189,8 +189,9 @@ class HabitWatch:
         self._steps: dict[tuple[str, str], set[int]] = defaultdict(set)  # by code and line
         self.models_moved: Counter[str] = Counter()  # how often, by line
         self.must_read: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure
-        self.asking: dict[str, str] = {}  # why PyTorch itself reads something, by line: "check" for the arguments of a
-        # distribution, "size" for what an operator needs, such as how many values a mask picks
+        # why PyTorch itself reads something, by line: "check" for the arguments of a distribution, "size" for what an
+        # operator needs, such as how many values a mask picks
+        self.asking: dict[str, str] = {}
         self._stack: list[nn.Module] = []
         self._inputs: object = ()  # of the model that runs
         self._dropped: list[bool] = []  # whether calls of `dropout` by it, not by layers, drop
@@ -405,7 +406,7 @@ class HabitWatch:
                 self._note("small-batch", called.line)
 
     # ---- optimizers ---------------------------------------------------------------------------------------------
-    def trains(self, weights: list[torch.Tensor]) -> None:
+    def trains(self, weights: Iterable[torch.Tensor]) -> None:
         """The program changes these weights itself."""
         for weight in weights:
             self._trained[weight] = True
@@ -420,8 +421,7 @@ class HabitWatch:
         known = self._gradients.get(id(optimizer))
         if known is None:
             known = self._gradients[id(optimizer)] = _Gradients(clear=True)
-            for parameter in parameters:
-                self._trained[parameter] = True
+            self.trains(parameters)
             sample = next((one for one in parameters if one.requires_grad), None)
             if sample is not None:
                 sample.register_hook(_arriving(weakref.ref(sample), known))
@@ -485,8 +485,7 @@ class HabitWatch:
         def adds(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
             plain(optimizer, *args, **kwargs)
             self._groups += 1
-            for parameter in optimizer.param_groups[-1]["params"]:
-                self._trained[parameter] = True
+            self.trains(optimizer.param_groups[-1]["params"])
 
         return adds
 

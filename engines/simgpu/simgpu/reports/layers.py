@@ -55,7 +55,7 @@ class LayerWatch:
     def before_forward(self, module: nn.Module, model: nn.Module | None) -> None:
         """A module begins, called by `model`, or from outside of any."""
         self._called.add(module)
-        self._is_used(module)
+        self._mark_used(module)
         if self._step >= _LOOKED_AT or model is None or not module._parameters or not torch.is_grad_enabled():
             return
         if model not in self._parts:
@@ -78,7 +78,7 @@ class LayerWatch:
                 left.append(reference)
             elif parameter is not None:
                 self._reached[parameter] = True
-                self._is_used(parameter)
+                self._mark_used(parameter)
         for reference, line in self._strangers.values():
             parameter = reference()
             if parameter is not None and parameter.grad is not None and parameter not in self._trained:
@@ -106,7 +106,7 @@ class LayerWatch:
         """Return the lines that made layers which nothing has called or used, in models that are trained."""
         return list(dict.fromkeys(line for line, _ in self._idle))
 
-    def _is_used(self, inner: nn.Module | torch.Tensor) -> None:
+    def _mark_used(self, inner: nn.Module | torch.Tensor) -> None:
         """Something calls a layer, or has given its parameter a gradient: it and those around it are not idle."""
         for line, name in self._holders.pop(id(inner), ()):
             self._use(line, name)

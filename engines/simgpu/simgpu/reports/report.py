@@ -99,10 +99,8 @@ class Values:
     real: float
     basis: Basis = field(repr=False)
     must_read: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # lines that have to wait
-    asking: dict[tuple[str, int, str], str] = field(
-        default_factory=dict, repr=False
-    )  # lines where PyTorch itself reads
-    # something, and why: "check" or "size"
+    # lines where PyTorch itself reads something, and why: "check" or "size"
+    asking: dict[tuple[str, int, str], str] = field(default_factory=dict, repr=False)
     price: float | None = None
     run_steps: int | None = None
 
