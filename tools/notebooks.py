@@ -76,6 +76,13 @@ import tempfile
 os.chdir(tempfile.mkdtemp(prefix="lesson-", dir={folder!r}))
 del os, tempfile
 """
+# And where ATEN_CPU_CAPABILITY lets PyTorch compute as an older processor does: cells ask for its instructions, too.
+OLDER_PROCESSOR = """import torch
+def _older(newer=torch.cpu.get_capabilities):
+    return {name: "avx512" not in name and "amx" not in name and has for name, has in newer().items()}
+torch.cpu.get_capabilities = _older
+del torch, _older
+"""
 
 
 def lessons() -> list[Path]:
@@ -246,12 +253,16 @@ def not_reference() -> str | None:
 def kernel_environment(folder: Path, device: str | None = "sim", **extra: str) -> dict[str, str]:
     """Return the environment of a kernel under test: `device`, strict warnings, its own progress file in `folder`.
 
+    With ATEN_CPU_CAPABILITY "default" or "avx2" PyTorch names no newer instructions to the kernel, either.
+
     Each kernel works in a new folder inside `folder`.
     """
     startup = folder / "ipython" / "profile_default" / "startup"
     startup.mkdir(parents=True, exist_ok=True)
     write(startup / "00-strict-warnings.py", STRICT_WARNINGS)
     write(startup / "01-own-folder.py", OWN_FOLDER.format(folder=str(folder)))
+    if os.environ.get("ATEN_CPU_CAPABILITY") in ("default", "avx2"):
+        write(startup / "02-older-processor.py", OLDER_PROCESSOR)
     made = {"IPYTHONDIR": str(folder / "ipython"), "COURSE_PROGRESS": str(folder / "progress.json")}
     if device is not None:
         made |= dict.fromkeys(("COURSE_DEVICE", "RANKLAUNCH_DEVICE", "KERNELCHECK_DEVICE"), device)

@@ -5,6 +5,8 @@ import re
 import shlex
 import subprocess
 import sys
+import warnings
+from pathlib import Path
 from types import SimpleNamespace
 
 import nbformat
@@ -151,3 +153,21 @@ def test_a_machine_is_described_in_a_line():
     name, sets = machine.processor()
     assert name and isinstance(sets, list) and ("sse4_2" in sets or sys.platform != "linux" or "asimd" in sets)
     assert "\n" not in machine.description() and " threads; " in machine.description()
+
+
+@pytest.mark.parametrize(("capability", "has"), [("avx2", False), ("default", False), ("avx512", True), (None, True)])
+def test_an_older_processor_names_no_newer_instructions_to_cells(tmp_path, monkeypatch, capability, has):
+    import torch
+
+    if capability is None:
+        monkeypatch.delenv("ATEN_CPU_CAPABILITY", raising=False)
+    else:
+        monkeypatch.setenv("ATEN_CPU_CAPABILITY", capability)
+    known = {"avx2": True, "avx512_bf16": True, "amx_bf16": True, "cpu_name": "a new one"}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
+    startup = Path(notebooks.kernel_environment(tmp_path)["IPYTHONDIR"], "profile_default", "startup")
+    monkeypatch.chdir(tmp_path)  # one of the files goes to another folder
+    with warnings.catch_warnings():
+        for file in sorted(startup.iterdir()):
+            exec(file.read_text(encoding="utf-8"), {})
+    assert torch.cpu.get_capabilities() == known | {"avx512_bf16": has, "amx_bf16": has}
