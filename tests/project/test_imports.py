@@ -23,7 +23,7 @@ STEPS = {
         "try:\n    simgpu.reset()\nexcept RuntimeError as error:\n"
         "    failed = 'call simgpu.enable' in str(error)\nassert failed and not hasattr(torch, 'sim')\n"
         "assert torch._C._get_privateuse1_backend_name() == 'privateuseone' and torch.Generator is torch._C.Generator",
-        HEAVY,
+        HEAVY | {"simgpu.reports.session", "simgpu.reports.gather", "simgpu.reports.forms"},
     ),
     "gpus": ("from course_utils import gpus", HEAVY),
     "devices": ("from course_utils import devices", HEAVY),

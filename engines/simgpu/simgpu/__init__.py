@@ -36,6 +36,8 @@ What others may use is in `__all__`: functions, classes, and nine modules whose 
 Everything else, and every name that begins with an underscore, is inside: it may change without notice.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from simgpu.accounting import ledger
 from simgpu.accounting.accounts import out_of_memory
 from simgpu.clock import evidence
@@ -72,7 +74,9 @@ from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.machine.rates import AT_PEAK, Costs, Rates
 from simgpu.reports.current import report, step
-from simgpu.reports.forms import Report
+
+if TYPE_CHECKING:
+    from simgpu.reports.forms import Report
 
 __all__ = [
     "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Compiled", "CompiledForecast", "CompiledGraph",
@@ -87,3 +91,13 @@ __all__ = [
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed
+
+
+def __getattr__(name: str) -> Any:
+    """Import `Report` when it is first asked for: with all that makes one it would be a third of this import."""
+    if name != "Report":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from simgpu.reports.forms import Report
+
+    globals()[name] = Report
+    return Report

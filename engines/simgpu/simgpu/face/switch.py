@@ -41,7 +41,7 @@ _replaced = Replacements()
 class Face:
     """CUDA's face on the simulated GPUs of this process, on from the start; as a context it is off at its end."""
 
-    session: current.Session | None = None  # what records for a report, where one was asked for
+    session: "current.Session | None" = None  # what records for a report, where one was asked for
     _races: races.Races | None = None  # what looks for them, where that was asked for
 
     def __init__(
@@ -103,7 +103,7 @@ class Face:
         if self.session is not None:
             self.session.raced(race.second, race.text)
 
-    def report(self, price: float | None = None, steps: int | None = None) -> current.Report:
+    def report(self, price: float | None = None, steps: int | None = None) -> "current.Report":
         """Return what the program did so far; see `simgpu.report`. Raises RuntimeError without `record=True`."""
         if self.session is None:
             raise RuntimeError("nothing was recorded: a report needs simgpu.cuda(record=True)")

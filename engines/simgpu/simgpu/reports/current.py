@@ -1,21 +1,17 @@
-"""Which session of this process records, for whoever marks a step or asks for the report?"""
+"""Which session of this process records, for whoever marks a step or asks for the report?
 
-from dataclasses import replace
-from typing import TextIO
+What records and reports is imported by the first session: it would be a third of `import simgpu`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TextIO
 
 from simgpu.device import enabling
-from simgpu.reports.forms import Report
-from simgpu.reports.gather import gather
-from simgpu.reports.session import Recording
 
-
-class Session(Recording):
-    """What records, and gives the report of what it has recorded until now."""
-
-    def report(self, price: float | None = None, steps: int | None = None) -> Report:
-        """Return what the program did until now; `price` an hour and GPU and `steps` give options hours and cost."""
-        return replace(gather(self), price=price, run_steps=steps)
-
+if TYPE_CHECKING:
+    from simgpu.reports.forms import Report
+    from simgpu.reports.recorder import Session
 
 _last: Session | None = None
 
@@ -36,6 +32,8 @@ def start(
     compiled. Raises RuntimeError where the simulated GPUs are not enabled.
     """
     global _last
+    from simgpu.reports.recorder import Session
+
     enabling.world()
     if _last is not None:
         _last.stop()
