@@ -2,7 +2,8 @@
 
     python -m benchmarks.device_faults                       # the chosen rows of engines/simgpu/device_faults.toml
     python -m benchmarks.device_faults --held-out            # those that were set aside
-    python -m benchmarks.device_faults --first-contact       # those that were written last, and run at once
+    python -m benchmarks.device_faults --first-contact       # rows of eleven more projects, written before any was run
+    python -m benchmarks.device_faults --second-contact      # and of 23 more, in the same way
     python -m benchmarks.device_faults --only "fork|race" --show  # rows in whose name this is found, with their errors
     python -m benchmarks.device_faults --clones FOLDER       # runs none: is each commit in FOLDER/owner/name?
 
@@ -55,6 +56,11 @@ from course_utils import tables
 
 TABLE = Path(__file__).parents[1] / "engines" / "simgpu" / "device_faults.toml"
 HELD_OUT = "01234"  # how the commits of rows begin that are held out
+PARTS = {
+    "held-out": "the rows that were set aside, not the chosen ones",
+    "first-contact": "rows of eleven more projects, written before any was run",
+    "second-contact": "rows of 23 more projects, written before any was run",
+}
 LIMIT_S = 40
 SKIPPED = "skipped: it needs torch.cuda"
 
@@ -73,12 +79,12 @@ class Fault:
     after: str
     undecided: str = ""
     ranks: int = 1
-    first_contact: bool = False
+    contact: str = ""
 
     @property
-    def held_out(self) -> bool:
-        """Whether the row is none of those by which the simulated GPU was mended."""
-        return self.commit[0] in HELD_OUT and not self.first_contact
+    def part(self) -> str:
+        """The part of the table that the row belongs to: chosen, held-out, first-contact or second-contact."""
+        return self.contact or ("held-out" if self.commit[0] in HELD_OUT else "chosen")
 
     def program(self, *, repaired: bool) -> str:
         """Return the program as it was before or after the repair."""
@@ -89,7 +95,8 @@ class Fault:
 def read() -> list[Fault]:
     """Return the rows of the table."""
     table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    return [Fault(**row, first_contact=name == "first_contact") for name, rows in table.items() for row in rows]
+    parts = {name: "" if name == "faults" else name.replace("_", "-") for name in table}
+    return [Fault(**row, contact=parts[name]) for name, rows in table.items() for row in rows]
 
 
 def for_cpu(program: str) -> str:
@@ -228,15 +235,15 @@ def main(arguments: list[str] | None = None) -> bool:
     """Print the table; return whether each decided fault was told and each repaired program quiet."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--held-out", action="store_true", help="the rows that were set aside, not the chosen ones")
-    which.add_argument("--first-contact", action="store_true", help="the rows that were written last")
+    for part, what in PARTS.items():
+        which.add_argument(f"--{part}", action="store_const", dest="part", const=part, default="chosen", help=what)
     parser.add_argument("--only", default="", metavar="TEXT", help="rows in whose repository, kind or commit this is")
     parser.add_argument("--show", action="store_true", help="also print the errors of each row")
     parser.add_argument("--clones", type=Path, metavar="FOLDER", help="look each commit up in FOLDER/owner/name")
     given = parser.parse_args(arguments)
     faults = [
         fault for fault in read()
-        if (fault.held_out, fault.first_contact) == (given.held_out, given.first_contact)
+        if fault.part == given.part
         and re.search(given.only, f"{fault.repository} {fault.kind} {fault.commit}")
     ]  # fmt: skip
     if given.clones is not None:

@@ -15,7 +15,9 @@ KINDS = {
 }  # fmt: skip
 SAMPLE = ("e32542331", "733801423", "56d3495fa", "6e8eea2e7", "bbc9f5dc8", "ada21cfbb", "69cdc2574", "6c123675e")
 FAULTS = device_faults.read()
-LAST = [fault for fault in FAULTS if fault.first_contact]
+PARTS = collections.defaultdict(list)
+for row in FAULTS:
+    PARTS[row.part].append(row)
 _MISSING = simgpu.unavailable() or (None if sys.platform == "linux" else "programs are forked")
 simulated = pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
 
@@ -29,12 +31,14 @@ def test_there_are_many_faults_of_many_projects_of_each_kind():
 def test_what_is_held_out_is_about_a_third_and_follows_the_rule_of_the_tables_head():
     head = device_faults.TABLE.read_text(encoding="utf-8").partition("[[faults]]")[0]
     assert "begins with 0, 1, 2, 3 or 4" in head and device_faults.HELD_OUT == "01234"
-    assert 0.25 < sum(fault.held_out for fault in FAULTS) / (len(FAULTS) - len(LAST)) < 0.4
+    assert 0.25 < len(PARTS["held-out"]) / (len(PARTS["held-out"]) + len(PARTS["chosen"])) < 0.4
 
 
-def test_the_rows_that_were_written_last_are_at_most_ten_of_each_project_and_of_no_project_that_has_others():
-    assert LAST and max(collections.Counter(fault.repository for fault in LAST).values()) == 10
-    assert not {fault.repository for fault in LAST} & {fault.repository for fault in FAULTS if not fault.first_contact}
+@pytest.mark.parametrize(("part", "most"), [("first-contact", 10), ("second-contact", 5)])
+def test_rows_that_were_written_before_any_was_run_are_the_newest_of_projects_that_have_no_others(part, most):
+    projects = collections.Counter(fault.repository for fault in PARTS[part])
+    assert max(projects.values()) == most
+    assert not projects.keys() & {fault.repository for fault in FAULTS if fault.part != part}
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.commit[:9])
@@ -78,7 +82,7 @@ def test_a_sample_of_those_that_were_written_last_is_told_before_and_quiet_after
 @simulated
 @pytest.mark.slow
 def test_all_chosen_rows_are_told_before_and_quiet_after():
-    chosen = [fault for fault in FAULTS if not (fault.held_out or fault.first_contact)]
+    chosen = PARTS["chosen"]
     (rows, _, told, decided, quiet, _), said, status = printed()
     assert rows == quiet == len(chosen) and status == 0, said
     assert told == decided == sum(not fault.undecided for fault in chosen) > 100, said
