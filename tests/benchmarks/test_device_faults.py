@@ -74,9 +74,16 @@ def test_a_sample_is_told_before_and_quiet_after():
 
 
 @simulated
-def test_a_sample_of_those_that_were_written_last_is_told_before_and_quiet_after():
-    figures, said, status = printed("--first-contact", "--only", "c114eed1a|0a96d22f2|24f90a829|f362eae60")
-    assert (figures, status) == ([4, 1, 4, 4, 4, 4], 0), said
+@pytest.mark.parametrize(
+    ("part", "commits", "by_cpu"),
+    [
+        ("--first-contact", "c114eed1a|0a96d22f2|24f90a829|f362eae60", 1),
+        ("--second-contact", "25fd9f2e9|b5fc6cc47|def793c65|600e4c753", 0),
+    ],
+)
+def test_a_sample_of_those_that_were_written_later_is_told_before_and_quiet_after(part, commits, by_cpu):
+    figures, said, status = printed(part, "--only", commits)
+    assert (figures, status) == ([4, by_cpu, 4, 4, 4, 4], 0), said
 
 
 @simulated
