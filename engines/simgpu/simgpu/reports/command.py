@@ -16,7 +16,7 @@ from simgpu.device import communication
 from simgpu.machine.profiles import Profile
 from simgpu.reports import against, current
 from simgpu.reports.limits import limit
-from simgpu.reports.recorder import Session
+from simgpu.reports.reporter import Session
 from simgpu.reports.words import NOTHING_ASKED
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
