@@ -71,6 +71,11 @@ def attention(kernel: SDPBackend, dtype: torch.dtype) -> None:
 
 
 def noise(generator: torch.Generator) -> None:
+def sparse_batches(dtype: torch.dtype) -> None:
+    batches = torch.rand(2, 3, 3, dtype=dtype, device="cuda")
+    torch.bmm(batches.to_sparse(), batches)
+
+
     torch.ops.aten.rrelu_with_noise(on_gpu(3), on_gpu(3), 0.1, 0.3, True, generator)
 
 
@@ -144,6 +149,18 @@ CASES: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
         lambda: sparse_product(torch.float16, coo=False),
     ),
     "sparse under autocast": (
+    "complex numbers, sparse batches": (
+        "^Tensor types must be either float32 or float64$", lambda: sparse_batches(torch.complex64),
+        lambda: sparse_batches(torch.float64),
+    ),
+    "a median of 25 dimensions": (
+        "^CUDA Tensors cannot have more than 25 dimensions$", lambda: on_gpu(*[1] * 25).median(0),
+        lambda: (on_gpu(*[1] * 24).median(0), on_gpu(*[1] * 25).median()),
+    ),
+    "a median of 26 dimensions": (
+        r"^median\(\) cannot operate on more than 25 dimensions$", lambda: on_gpu(*[1] * 26).nanmedian(-1),
+        lambda: on_gpu(*[1] * 26).nanmedian(),
+    ),
         SPARSE.format("addmm_sparse_cuda", "Half"), lambda: sparse_product(torch.float32, autocast=True),
         lambda: sparse_product(torch.float32, coo=False, autocast=True),
     ),

@@ -36,6 +36,7 @@ _PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_form
 _IN_LISTS = frozenset({int, SimTensor})
 _NOTHING = nullcontext()
 _MOST_KNOWN = 512  # calls of one operator
+_DIMENSIONS, _AT_MOST = 25, "CUDA Tensors cannot have more than 25 dimensions"  # TensorInfo.cuh
 _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
 
 
@@ -304,6 +305,14 @@ def _in_region_of_the_cpu() -> bool:
 
 
 def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+def _refuse_by_row(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, tensors: list[torch.Tensor]) -> None:
+    """Raise where CUDA's kernel lacks a number format, or takes fewer dimensions."""
+    if plan.row.lacks is not None:
+        plan.row.lacks.refuse(tensors, Call(func, args, kwargs))
+    if plan.row.too_wide and tensors[0].dim() >= _DIMENSIONS:
+        raise RuntimeError(plan.row.too_wide if tensors[0].dim() > _DIMENSIONS else _AT_MOST)
+
+
     tensors: list[torch.Tensor] = []
     inner_args = [_unwrap(arg, tensors) for arg in args]
     inner_kwargs = {name: _unwrap(value, tensors) for name, value in kwargs.items()}
@@ -312,8 +321,7 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if plan.mutates and shapes_in_place.any_stale():
         _refuse_stale(plan, args, kwargs, tensors)
     index = _common_index(func, plan, tensors)
-    if plan.row.lacks is not None:
-        plan.row.lacks.refuse(tensors, Call(func, args, kwargs))
+    _refuse_by_row(func, plan, args, kwargs, tensors)
     if plan.mutates and kwargs:
         _refuse_results_on_cpu(func, plan, kwargs, tensors)
     if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):

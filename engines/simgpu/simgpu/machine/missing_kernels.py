@@ -24,6 +24,7 @@ WHOLE = {
 HALF = {torch.float16: "Half", torch.bfloat16: "BFloat16"}
 LONG, BYTE, BOOL = {torch.int64: "Long"}, {torch.uint8: "Byte"}, {torch.bool: "Bool"}
 BFLOAT16, COMPLEX_HALF = {torch.bfloat16: "BFloat16"}, {torch.complex32: "ComplexHalf"}
+COMPLEX = {torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble"}
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,8 @@ class Lack:
     """CUDA's kernel as its errors call it, and the number formats that it lacks, with PyTorch's names of them.
 
     Where `holds` is given, only calls of which it says so run that kernel. Beside indices, `of` counts the tensors
-    whose formats matter, from the first. `sparse` says which kernel it is where tensors are sparse.
+    whose formats matter, from the first. `sparse` says which kernel it is where tensors are sparse. `words` are what
+    it says in place of PyTorch's usual words.
     """
 
     kernel: str
@@ -39,6 +41,7 @@ class Lack:
     holds: Callable[[Call], bool] | None = None
     of: int | None = None
     sparse: "Callable[[Sequence[torch.Tensor]], Lack] | None" = None
+    words: str = ""
 
     def refuse(self, tensors: Sequence[torch.Tensor], call: Call | None = None) -> None:
         """Raise CUDA's error where an operator of these tensors would run that kernel for a format that it lacks.
@@ -53,6 +56,8 @@ class Lack:
             return
         if self.holds is not None and call is not None and not self.holds(call):
             return
+        if self.words:
+            raise RuntimeError(self.words)
         name = self.formats[formats.pop()]
         if self.kernel.endswith("()"):  # cuDNN is asked
             raise RuntimeError(f"{self.kernel} not supported for {name}")
@@ -70,8 +75,11 @@ def of_sparse(tensors: Sequence[torch.Tensor]) -> Lack:
         return Lack("spgemm" if several else "spmv" if with_vector else "spmm", WHOLE)
     if several:
         return Lack("sparse_matmul", WHOLE)
-    batched = any(tensor.dim() == 3 for tensor in tensors)
-    return Lack("bmm_sparse_cuda" if batched else "addmm_sparse_cuda", WHOLE | HALF)
+    if not any(tensor.dim() == 3 for tensor in tensors):
+        return Lack("addmm_sparse_cuda", WHOLE | HALF)
+    if any(tensor.dtype.is_complex for tensor in tensors):  # `getTensorCudaDataType`
+        return Lack("bmm_sparse_cuda", COMPLEX, words="Tensor types must be either float32 or float64")
+    return Lack("bmm_sparse_cuda", WHOLE | HALF)
 
 
 _Compute: TypeAlias = Callable[[Operator, Args, Kwargs, Sequence[int]], Any]

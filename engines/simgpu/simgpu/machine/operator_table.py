@@ -41,6 +41,7 @@ class Row:
     - `asserts`: its kernel checks values on the device, so that an impossible one is told of later;
     - `lacks`: the number formats that the CPU's kernel has and CUDA's has not;
     - `cpu_alone`: PyTorch has it for CPU tensors and not for CUDA's;
+    - `too_wide`: what it says of a tensor of more than 25 dimensions (Sorting.cu), where it looks at their number;
     - `alert`: what it says where a program asks for determinism, and when: it has no deterministic way.
 
     Of the host:
@@ -62,6 +63,7 @@ class Row:
     asserts: bool = False
     lacks: Lack | None = None
     cpu_alone: bool = False
+    too_wide: str = ""
     alert: Alert | None = None
     waits: bool | Rule = False
     takes_indices: bool = False
@@ -270,7 +272,10 @@ ROWS: dict[str, Row] = _table(
     # sums whose order changes from run to run
     _row("cumsum cumsum_", alert=Alert("cumsum_cuda_kernel", determinism.is_fractional)),
     _row("bincount", alert=Alert("_bincount_cuda", lambda call: call["weights"] is not None)),
-    _row("median nanmedian", alert=Alert("median CUDA with indices output", lambda call: call["dim"] is not None)),
+    _row(
+        "median.dim nanmedian.dim",
+        too_wide="median() cannot operate on more than 25 dimensions", alert=Alert("median CUDA with indices output"),
+    ),
     # pooling, padding, interpolation
     _row("avg_pool3d_backward", alert=Alert("avg_pool3d_backward_cuda")),
     _row("_adaptive_avg_pool2d_backward", alert=Alert("adaptive_avg_pool2d_backward_cuda")),
