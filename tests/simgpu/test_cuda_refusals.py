@@ -1,5 +1,6 @@
 """What does CUDA refuse that a CPU does? Each fault beside its sound twin, which must run."""
 
+import copy
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -70,12 +71,12 @@ def attention(kernel: SDPBackend, dtype: torch.dtype) -> None:
         F.scaled_dot_product_attention(x, x, x)
 
 
-def noise(generator: torch.Generator) -> None:
 def sparse_batches(dtype: torch.dtype) -> None:
     batches = torch.rand(2, 3, 3, dtype=dtype, device="cuda")
     torch.bmm(batches.to_sparse(), batches)
 
 
+def noise(generator: torch.Generator) -> None:
     torch.ops.aten.rrelu_with_noise(on_gpu(3), on_gpu(3), 0.1, 0.3, True, generator)
 
 
@@ -148,7 +149,6 @@ CASES: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
         SPARSE.format("addmm_sparse_cuda", "Half"), lambda: sparse_product(torch.float16),
         lambda: sparse_product(torch.float16, coo=False),
     ),
-    "sparse under autocast": (
     "complex numbers, sparse batches": (
         "^Tensor types must be either float32 or float64$", lambda: sparse_batches(torch.complex64),
         lambda: sparse_batches(torch.float64),
@@ -161,6 +161,7 @@ CASES: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
         r"^median\(\) cannot operate on more than 25 dimensions$", lambda: on_gpu(*[1] * 26).nanmedian(-1),
         lambda: on_gpu(*[1] * 26).nanmedian(),
     ),
+    "sparse under autocast": (
         SPARSE.format("addmm_sparse_cuda", "Half"), lambda: sparse_product(torch.float32, autocast=True),
         lambda: sparse_product(torch.float32, coo=False, autocast=True),
     ),
@@ -301,6 +302,57 @@ def test_not_a_number_in_complex_numbers_is_left_out_of_a_sum():
     assert torch.equal(numbers.nansum(0, keepdim=True).cpu(), torch.tensor([[3 + 1j, 3j]]))
 
 
+def test_an_offset_of_a_generator_moves_as_kernels_that_draw_move_it():
+    """`calc_execution_policy` in DistributionTemplates.h: a T4 has 160 blocks of 256 threads; each draws four numbers."""
+    generator = torch.Generator("cuda").manual_seed(7)
+    offsets = []
+    for numel in (0, 1, 163_840, 163_841):
+        torch.rand(numel, device="cuda", generator=generator)
+        offsets.append(generator.get_offset())
+    assert offsets == [0, 4, 8, 16]
+    torch.rand(81_921, device="cuda", generator=generator, dtype=torch.float64)  # two numbers of 64 bits
+    assert generator.get_offset() == 24
+    on_gpu(5).normal_()
+    F.dropout(on_gpu(5))
+    own = torch.cuda.default_generators[0]
+    moved = own.get_offset()
+    assert moved > 0
+    on_gpu(5)
+    assert own.get_offset() == moved + 4
+    torch.manual_seed(3)
+    assert own.get_offset() == 0 and torch.cuda.get_rng_state()[8:16].tolist() == [0] * 8
+    with pytest.raises(RuntimeError, match="CPU Generator does not use offset"):
+        torch.Generator().get_offset()
+
+
+def test_from_an_offset_that_a_generator_had_its_numbers_come_again():
+    generator = torch.Generator("cuda").manual_seed(7)
+
+    def drawn():
+        return torch.rand(3, device="cuda", generator=generator)
+
+    first, offset, second = drawn(), generator.get_offset(), drawn()
+    generator.set_offset(offset)
+    assert torch.equal(drawn(), second)
+    copied = copy.deepcopy(generator)
+    assert copied.get_offset() == generator.get_offset() == 8
+    assert torch.equal(torch.rand(3, device="cuda", generator=copied), drawn())
+    generator.set_offset(0)
+    assert torch.equal(drawn(), first)
+    generator.set_offset(400)
+    far = drawn()
+    assert torch.equal(torch.rand(3, device="cuda", generator=generator.set_state(saved_on_a_gpu(7, 400))), far)
+    assert generator.initial_seed() == 7 and not torch.equal(far, first)
+    for fault in (lambda: generator.set_offset(3), lambda: generator.set_state(saved_on_a_gpu(7, 3))):
+        with pytest.raises(RuntimeError, match=r"^offset must be a multiple of 4$"):
+            fault()
+
+
+def saved_on_a_gpu(seed: int, offset: int) -> torch.Tensor:
+    """Return a state as CUDA's generators have it."""
+    return torch.tensor([seed, offset]).view(torch.uint8)
+
+
 def test_the_state_of_a_generator_of_a_gpu_begins_with_its_seed():
     """As CUDA's, which is that and a position: one that was saved on a real GPU sets the seed."""
     generator = torch.Generator("cuda").manual_seed(7)
@@ -308,8 +360,8 @@ def test_the_state_of_a_generator_of_a_gpu_begins_with_its_seed():
     later = generator.get_state()
     second = torch.rand(3, device="cuda", generator=generator)
     assert torch.equal(torch.rand(3, device="cuda", generator=generator.set_state(later)), second)
-    of_a_gpu = later[:16]
-    assert of_a_gpu.view(torch.int64).tolist() == [7, 0]
+    assert later[:16].view(torch.int64).tolist() == [7, 4]
+    of_a_gpu = saved_on_a_gpu(7, 0)
     assert torch.equal(torch.rand(3, device="cuda", generator=torch.Generator("cuda").set_state(of_a_gpu)), first)
     torch.cuda.set_rng_state(of_a_gpu)
     assert torch.equal(torch.rand(3, device="cuda"), first) and torch.cuda.initial_seed() == 7

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
 from simgpu.device import compiling, cudnn_layers, operators, state
-from simgpu.device.generators import check_generator
+from simgpu.device.generators import advance, check_generator
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import replace_functions
@@ -119,6 +119,8 @@ def make(
     if name == "_efficientzerotensor":
         operator = aten.zeros.default
     tensor = adopt(operator(*args, device=CPU, **kwargs), index)
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        advance(kwargs.get("generator"), index, tensor)
     if not name.startswith("empty") and dense:
         state.world.clock.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))
         if state.world.clock.races is not None:

@@ -1,11 +1,17 @@
-"""How do the generators of a simulated GPU differ from those of the CPU? By their device, and by their states.
+"""How do the generators of a simulated GPU differ from those of the CPU? By their device, their states, and an offset.
 
-The numbers are those of the CPU's generator. A state of CUDA is a seed and a position, 16 bytes (`get_state` in
+The numbers are those of the CPU's generator. A state of CUDA is a seed and an offset, 16 bytes (`get_state` in
 CUDAGeneratorImpl.cpp); here these stand before the state of the CPU's generator. So a state of the CPU does not fit a
 generator of a GPU, nor the other way round, and one that was saved on a GPU sets the seed.
+
+The offset begins with 0 where the seed is set, and each kernel that draws moves it as far as one that draws element by
+element (`calc_execution_policy` in DistributionTemplates.h). Where the offset is set to one that was asked for since
+the seed was set, the numbers from there come again, as on CUDA. From any other, numbers come that depend on the seed
+and the offset alone, and that no draw reaches.
 """
 
 import copy
+import hashlib
 import sys
 import weakref
 from functools import partial
@@ -20,7 +26,10 @@ from simgpu.ground.torch_internals import TORCH
 
 _Plain = TORCH._C.Generator
 _ours: "dict[int, weakref.ref[SimGenerator]]" = {}
+_defaults: "weakref.WeakValueDictionary[int, DefaultGenerator]" = weakref.WeakValueDictionary()
 _SEED_BYTES, _HEAD_BYTES = 8, 16  # of CUDA's states
+_STEP, _BLOCK = 4, 256  # of an offset; threads
+_MOST_NOTED = 64
 
 
 class SimGenerator(_Plain):
@@ -29,61 +38,107 @@ class SimGenerator(_Plain):
     def __new__(cls, device: Device = "sim") -> "SimGenerator":
         self = super().__new__(cls, "cpu")
         self._index = device_of(device)
+        self._begin(0)
         # by its address: an operator is given another Python object for the same generator
         _ours[self._cdata] = weakref.ref(self, partial(_ours.pop, self._cdata))
         return self
 
     device = property(lambda self: state.world.devices[self._index])
+    _source = property(lambda self: self)  # what draws
     clone_state = copy.deepcopy
 
+    def _begin(self, offset: int) -> None:
+        self._offset = offset
+        self._noted: dict[int, torch.Tensor] = {}  # states of the CPU's generator by offset
+
     def get_state(self) -> torch.Tensor:
-        return _with_head(super().get_state(), self.initial_seed())
+        head = self.initial_seed().to_bytes(_SEED_BYTES, sys.byteorder)
+        head += self._offset.to_bytes(_HEAD_BYTES - _SEED_BYTES, sys.byteorder)
+        return torch.cat([torch.frombuffer(bytearray(head), dtype=torch.uint8), _Plain.get_state(self._source)])
 
     def set_state(self, new_state: torch.Tensor) -> "SimGenerator":
-        _set(super(), new_state)
+        usual = isinstance(new_state, torch.Tensor) and new_state.device.type == "cpu"
+        if not usual or new_state.dtype is not torch.uint8:
+            _Plain.set_state(self._source, new_state)  # says what it must be
+            return self
+        head = bytes(new_state[:_HEAD_BYTES].tolist())
+        offset = int.from_bytes(head[_SEED_BYTES:], sys.byteorder)
+        if new_state.numel() in (_SEED_BYTES, _HEAD_BYTES):  # of a real GPU
+            self.manual_seed(int.from_bytes(head[:_SEED_BYTES], sys.byteorder))
+            self.set_offset(offset)
+        elif new_state.numel() == _HEAD_BYTES + torch.default_generator.get_state().numel():
+            _Plain.set_state(self._source, new_state[_HEAD_BYTES:].clone())
+            self._begin(offset)
+        else:
+            raise RuntimeError("RNG state is wrong size")
         return self
 
+    def manual_seed(self, seed: int) -> "SimGenerator":
+        _Plain.manual_seed(self._source, seed)
+        self._begin(0)
+        return self
+
+    def seed(self) -> int:
+        seed = _Plain.seed(self._source)
+        self._begin(0)
+        return seed
+
+    def initial_seed(self) -> int:
+        return _Plain.initial_seed(self._source)
+
+    def get_offset(self) -> int:
+        self._noted[self._offset] = _Plain.get_state(self._source)
+        if len(self._noted) > _MOST_NOTED:
+            del self._noted[next(iter(self._noted))]
+        return self._offset
+
+    def set_offset(self, offset: int) -> None:
+        if offset % _STEP:
+            raise RuntimeError("offset must be a multiple of 4")
+        if offset in self._noted:
+            _Plain.set_state(self._source, self._noted[offset])
+        elif offset != self._offset:
+            _Plain.set_state(self._source, _state_at(self.initial_seed(), offset))
+        self._offset = offset
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return SimGenerator, (self.device,), super().__reduce__()[2]
+        return SimGenerator, (self.device,), self.get_state()
+
+    __setstate__ = set_state
 
 
 class DefaultGenerator(SimGenerator):
     """What draws on a simulated GPU where a program names no generator: that of the CPU."""
 
-    def get_state(self) -> torch.Tensor:
-        return _with_head(torch.default_generator.get_state(), self.initial_seed())
+    _source = property(lambda self: torch.default_generator)
 
-    def set_state(self, new_state: torch.Tensor) -> "DefaultGenerator":
-        _set(torch.default_generator, new_state)
+    def __new__(cls, device: Device = "sim") -> "DefaultGenerator":
+        self = super().__new__(cls, device)
+        _defaults[self._index] = self
         return self
 
-    def manual_seed(self, seed: int) -> "DefaultGenerator":
-        torch.default_generator.manual_seed(seed)
-        return self
 
-    def seed(self) -> int:
-        return torch.default_generator.seed()
-
-    def initial_seed(self) -> int:
-        return torch.default_generator.initial_seed()
-
-
-def _with_head(plain: torch.Tensor, seed: int) -> torch.Tensor:
-    head = seed.to_bytes(_SEED_BYTES, sys.byteorder) + bytes(_HEAD_BYTES - _SEED_BYTES)
-    return torch.cat([torch.frombuffer(bytearray(head), dtype=torch.uint8), plain])
+def _state_at(seed: int, offset: int) -> torch.Tensor:
+    """Return a state of the CPU's generator that has a seed, and begins with it or, further on, with both numbers."""
+    begins = seed
+    if offset:
+        digest = hashlib.sha256(f"{seed} {offset}".encode()).digest()
+        begins = int.from_bytes(digest[:_SEED_BYTES], "little")
+    state_there = _Plain("cpu").manual_seed(begins).get_state()
+    told = bytearray(seed.to_bytes(_SEED_BYTES, sys.byteorder))
+    state_there[:_SEED_BYTES] = torch.frombuffer(told, dtype=torch.uint8)  # `the_initial_seed` in CPUGeneratorImpl.cpp
+    return state_there
 
 
-def _set(generator: Any, given: torch.Tensor) -> None:
-    """Give the CPU's `generator` a state of a GPU's, or raise as CUDA does for one that is none."""
-    usual = isinstance(given, torch.Tensor) and given.device.type == "cpu" and given.dtype is torch.uint8
-    if not usual:
-        generator.set_state(given)  # says what it must be
-    elif given.numel() in (_SEED_BYTES, _HEAD_BYTES):  # of a real GPU
-        generator.manual_seed(int.from_bytes(bytes(given[:_SEED_BYTES].tolist()), sys.byteorder))
-    elif given.numel() == _HEAD_BYTES + torch.default_generator.get_state().numel():
-        generator.set_state(given[_HEAD_BYTES:].clone())
-    else:
-        raise RuntimeError("RNG state is wrong size")
+def advance(generator: Any, index: int, drawn: Any) -> None:
+    """Move the offset of a generator, or of the GPU's own where it is None, by what a kernel takes that drew this."""
+    ours = _defaults.get(index) if generator is None else _ours[generator._cdata]()
+    if ours is None or not isinstance(drawn, torch.Tensor) or drawn.numel() == 0:
+        return
+    gpu = state.world.clock.machine.gpu
+    blocks = min(-(-drawn.numel() // _BLOCK), gpu.multiprocessors * (gpu.generation.threads // _BLOCK))
+    at_once = _BLOCK * blocks * (2 if drawn.dtype is torch.float64 else 4)
+    ours._offset += _STEP * -(-drawn.numel() // at_once)
 
 
 class Kind(type):

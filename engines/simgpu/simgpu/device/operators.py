@@ -17,7 +17,7 @@ from simgpu.device import (
     shapes_only,
     state,
 )
-from simgpu.device.generators import check_generator
+from simgpu.device.generators import advance, check_generator
 from simgpu.device.layouts import SPARSE, Layout, layout_of
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt, as_sim, dense, of_layout, refresh
@@ -73,9 +73,10 @@ class Plan:
         self.waits_by_call = row.waits if callable(row.waits) else None
         self.waits = row.waits is True or (not row.waits and torch.Tag.dynamic_output_shape in func.tags)
         self.pointwise = torch.Tag.pointwise in func.tags
+        self.draws = torch.Tag.nondeterministic_seeded in func.tags
         # met in inference mode only; what C++ asks of a tensor by prim is no operator of the dispatcher
         self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
-        unusual = self.composite or self.special or self.waits or self.waits_by_call
+        unusual = self.composite or self.special or self.waits or self.waits_by_call or self.draws
         unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.alert
         self.way = missing_kernels.way_of(func, name)
         self.wide = frozenset() if self.way is None else self.way.formats
@@ -304,7 +305,6 @@ def _in_region_of_the_cpu() -> bool:
     return _in_autocast() and torch.is_autocast_enabled("cpu")
 
 
-def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 def _refuse_by_row(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, tensors: list[torch.Tensor]) -> None:
     """Raise where CUDA's kernel lacks a number format, or takes fewer dimensions."""
     if plan.row.lacks is not None:
@@ -313,11 +313,13 @@ def _refuse_by_row(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, tenso
         raise RuntimeError(plan.row.too_wide if tensors[0].dim() > _DIMENSIONS else _AT_MOST)
 
 
+def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     tensors: list[torch.Tensor] = []
     inner_args = [_unwrap(arg, tensors) for arg in args]
     inner_kwargs = {name: _unwrap(value, tensors) for name, value in kwargs.items()}
     place = plan.generator
-    check_generator(args[place] if place is not None and place < len(args) else kwargs.get("generator"))
+    generator = args[place] if place is not None and place < len(args) else kwargs.get("generator")
+    check_generator(generator)
     if plan.mutates and shapes_in_place.any_stale():
         _refuse_stale(plan, args, kwargs, tensors)
     index = _common_index(func, plan, tensors)
@@ -341,6 +343,8 @@ def _refuse_by_row(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, tenso
         state.world.clock.wait_until(state.world.clock.queue_ns(index), "wait for the result")
         return out
     result, new = _wrap(out, target, tensors)
+    if plan.draws:
+        advance(generator, index, out[0] if isinstance(out, tuple) else out)
     if plan.mutates:
         _refresh(plan, args, kwargs)
     waits = plan.waits if plan.waits_by_call is None else plan.waits_by_call(Call(func, args, kwargs))
