@@ -303,7 +303,7 @@ def test_not_a_number_in_complex_numbers_is_left_out_of_a_sum():
 
 
 def test_an_offset_of_a_generator_moves_as_kernels_that_draw_move_it():
-    """`calc_execution_policy` in DistributionTemplates.h: a T4 has 160 blocks of 256 threads; each draws four numbers."""
+    """`calc_execution_policy` in DistributionTemplates.h; a T4 has 160 blocks of 256 threads, four numbers each."""
     generator = torch.Generator("cuda").manual_seed(7)
     offsets = []
     for numel in (0, 1, 163_840, 163_841):
