@@ -209,7 +209,7 @@ class Examination:
             told = [f"Examination {self.kind} the course: taken, {right} of {answered} answers right.", self._over()]
             return "\n".join(told)
         if self.kind == "before":
-            told.append("Nobody is expected to know these before lesson 01. Where you do not know, write ?.")
+            told.append('Nobody is expected to know these before lesson 01. If you do not know, answer "?".')
         return "\n".join([*told, *filter(None, [self._note]), f"`print(exam.{self.kind}().paper)` shows them as text."])
 
     def __str__(self) -> str:

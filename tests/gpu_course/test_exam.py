@@ -154,7 +154,7 @@ def test_the_examination_draws_nothing_before_it_is_looked_at(monkeypatch):
     monkeypatch.setattr(exam, "drawn", lambda asked: pytest.fail("drawn"))
     assert str(exam.before()) == (
         "Examination before the course: 12 items in six skills, 15 minutes.\n"
-        "Nobody is expected to know these before lesson 01. Where you do not know, write ?.\n"
+        'Nobody is expected to know these before lesson 01. If you do not know, answer "?".\n'
         "`print(exam.before().paper)` shows them as text."
     )
 
