@@ -53,6 +53,12 @@ def launch(
     return left[0] if isinstance(out, int) else left, report
 
 
+def in_blocks(case: Case, report: kernelcheck.TritonReport, elements: int) -> None:
+    """Raise `WrongAnswer` where a kernel moves these `elements` one by one: it may ask once for every two of them."""
+    why = "up to 32 neighbours of a block move in one request; number by number, each takes one, and 31 threads wait"
+    case.budget("requests of warps", report.requests, elements // 2, why)
+
+
 def refuse(case: Case, fault: kernelcheck.KernelFault | None) -> None:
     """Raise `WrongAnswer` with what is wrong in a kernel, if anything is, and the reader's line."""
     if fault is not None:

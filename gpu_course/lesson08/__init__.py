@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 import kernelcheck
 from gpu_course.checks import Case, lesson
-from gpu_course.common.launching import launch
+from gpu_course.common.launching import in_blocks, launch
 from gpu_course.common.left_out import KERNEL
 from gpu_course.lesson08.block_sums import block_sums
 from gpu_course.lesson08.compiling import kernels_written
@@ -69,8 +69,10 @@ def _(case: Case) -> None:
         (5, 4, 2, 0.0),
     ):
         x, y, out = torch.randn(n, stride)[:, 0], torch.randn(n), torch.full((n,), math.nan)
-        got, _ = launch(case, (-(-n // block),), x, stride, y, out, n, factor, block, out=3)
+        got, report = launch(case, (-(-n // block),), x, stride, y, out, n, factor, block, out=3)
         case.equal(got, (x.double() * factor + y.double()).float(), why="factor * x + y; nan stood there before")
+        if block == 16 and n > 1:
+            in_blocks(case, report, 3 * n)
 
 
 @exercise(
@@ -132,6 +134,8 @@ def _(case: Case) -> None:
         once = "where x + bias is positive, only storing the result rounds it to 16 bits"
         case.equal(got[positive].double(), exact[positive], rtol=5e-4, atol=1e-6, why=once)  # half of the last bit
         case.budget("bytes loaded", report.loaded_bytes, 4 * x.numel(), "x and the bias: each number is needed once")
+        if columns > 2:
+            in_blocks(case, report, 3 * x.numel())
 
 
 @exercise(

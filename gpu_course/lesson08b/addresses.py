@@ -6,7 +6,7 @@ import torch
 
 import kernelcheck
 from gpu_course.checks import Case, edit, lesson
-from gpu_course.common.launching import launch
+from gpu_course.common.launching import in_blocks, launch
 from gpu_course.common.left_out import KERNEL
 
 triton, tl = kernelcheck.triton()
@@ -50,8 +50,10 @@ far_sums.leaves_out(KERNEL, "scalar empty permuted huge tiny formats default_typ
 def _(case: Case) -> None:
     for rows, columns, gap, block in ((1, 4, 0, 8), (3, 5, 2, 8), (130, 1, 1, 1)):  # more rows than 8 bits count
         x, out = torch.randn(rows, columns + gap)[:, :columns], torch.full((rows,), math.nan)
-        got, _ = launch(case, (rows,), x, out, columns, columns + gap, block, out=1)
+        got, report = launch(case, (rows,), x, out, columns, columns + gap, block, out=1)
         case.equal(got, x.double().sum(1).float(), rtol=1e-4, atol=1e-5, why="the sum of each row")
+        if columns > 1:
+            in_blocks(case, report, x.numel() + rows)
     for rows, apart in ((2, 2**31 - 8), (3, 1_500_000_000), (4, 1_500_000_000)):
         x = kernelcheck.Addresses((rows, 5), (apart, 1))  # no machine here has room for it
         _, report = launch(case, (rows,), x, torch.zeros(rows), 5, apart, 8, out=1)
@@ -175,6 +177,7 @@ def _(case: Case) -> None:
         case.equal(got, after, rtol=1e-4, atol=1e-5, why=f"weights, mean and square after step {step}")
         case.budget("bytes loaded", report.loaded_bytes, 16 * n, "weights, gradient, mean and square: once")
         case.budget("bytes stored", report.stored_bytes, 12 * n, "weights, mean and square: once")
+        in_blocks(case, report, 7 * n)
 
 
 def _state(optimizer: torch.optim.Optimizer, weights: torch.Tensor) -> tuple[torch.Tensor, ...]:

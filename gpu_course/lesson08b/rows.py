@@ -6,7 +6,7 @@ import torch
 
 import kernelcheck
 from gpu_course.checks import Case, edit, lesson
-from gpu_course.common.launching import launch
+from gpu_course.common.launching import in_blocks, launch
 from gpu_course.common.left_out import KERNEL
 
 triton, tl = kernelcheck.triton()
@@ -77,6 +77,7 @@ def _(case: Case) -> None:
         got, report = launch(case, (rows,), a, b, out, columns, block, out=2)
         case.equal(got, expected, rtol=1e-4, atol=1e-5, why="h[t] = a[t] * h[t - 1] + b[t]; nan stood there before")
         case.budget("bytes loaded", report.loaded_bytes, 8 * a.numel(), "a and b: each number once")
+        in_blocks(case, report, 3 * a.numel())
 
 
 @exercise(
@@ -198,5 +199,7 @@ def _(case: Case) -> None:
         left, right = x.double().split(half, 2)
         turned = [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()]
         arguments = x, positions, x.stride(0), x.stride(1), 100.0, half
-        got, _ = launch(case, (tokens, heads), *arguments, out=0)
+        got, report = launch(case, (tokens, heads), *arguments, out=0)
         case.equal(got, torch.cat(turned, 2).float(), rtol=1e-4, atol=1e-4, why="each pair is turned by its angle")
+        if half > 2:
+            in_blocks(case, report, 2 * x.numel())
