@@ -122,6 +122,24 @@ def test_a_number_is_a_gpu_of_cuda():
     assert type(torch.device) is type and torch.device(0).type != "cuda"
 
 
+class Noting(torch.nn.Linear):
+    """A layer that notes where it is moved, as those of Lightning do."""
+
+    noted = None
+
+    def to(self, *args, **kwargs):
+        self.noted = torch._C._nn._parse_to(*args, **kwargs)[0]
+        return super().to(*args, **kwargs)
+
+
+def test_a_layer_that_reads_the_arguments_of_to_reads_gpus_of_cuda():
+    with simgpu.cuda(gpus=2):
+        for given in (1, "cuda:1", torch.device(1), torch.ones(1, device="cuda:1")):
+            layer = Noting(2, 2).to(given)
+            assert str(layer.noted) == "cuda:1" and layer.weight.device == layer.noted
+        assert Noting(2, 2).to(torch.float64).noted is None
+
+
 def test_streams_and_events_of_torch_itself():
     stream, event = torch.Stream("cuda:1"), torch.Event("cuda", enable_timing=True)
     assert stream.device == torch.device("cuda:1") and isinstance(stream, torch.Stream | torch.cuda.Stream)

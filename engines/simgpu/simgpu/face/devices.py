@@ -2,14 +2,19 @@
 
 `torch.device` is a type of C++ that no Python code can replace: programs compare types with it, and C++ makes its
 objects. Its own type, `type`, becomes one that turns a number into `cuda:number` when it is called, and else is equal.
+What reads the arguments of `.to`, which layers with a `.to` of their own call, is replaced.
 """
 
 import ctypes
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
+from simgpu.device.tensor import SimTensor
 from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH
 
 
 class _Kind(type):
@@ -23,10 +28,25 @@ class _Kind(type):
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.device` read a bare number as the index of a GPU of CUDA."""
+    """Let `torch.device` and `.to` read a bare number as the index of a GPU of CUDA."""
+    put.put(TORCH._C._nn, _parse_to=_of_cuda(TORCH._C._nn._parse_to))
     address = id(torch.device) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # of an object's type, in C
     where = ctypes.c_void_p.from_address(address)
     if where.value != id(type):
         return  # another kind of Python: there torch.device(0) says sim:0
     put.call(setattr, where, "value", id(type))
     where.value = id(_Kind)
+
+
+def _of_cuda(plain: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+    @functools.wraps(plain)
+    def parsed(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        device, *others = plain(*args, **kwargs)
+        if device is not None and device.type == "sim":
+            device = torch.device("cuda", device.index)
+        like = args[0] if args else kwargs.get("tensor")
+        if isinstance(like, SimTensor):  # C++ sees it on meta
+            device = like.device
+        return device, *others
+
+    return parsed
