@@ -150,6 +150,17 @@ def test_devices_and_the_face_make_no_difference(_fresh):  # noqa: F811
     assert on_sim.kernels == on_cuda.kernels and "bf16" in {one.cost.rate for one in cast.kernels if one.library}
 
 
+def test_where_triton_is_installed_no_padded_product_is_tried_on_the_gpu(monkeypatch):
+    """As in a PyTorch for CUDA without a driver, of whose Triton the face has let PyTorch take notice."""
+    from torch._inductor.fx_passes import pad_mm
+
+    odd, x = nn.Linear(65, 33), torch.ones(4, 65)
+    without = simgpu.compiled(odd, x)
+    monkeypatch.setattr(pad_mm, "has_triton", lambda: True)
+    found = simgpu.compiled(odd, x)
+    assert found.error == "" and found.kernels == without.kernels != ()
+
+
 def test_what_the_compiler_cannot_lower_is_an_error_of_its_graph(monkeypatch):
     from simgpu.ground import inductor
 

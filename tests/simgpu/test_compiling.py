@@ -41,6 +41,7 @@ def make_model():
     )  # fmt: skip
 
 
+@pytest.mark.filterwarnings("error:a compiled graph is charged as if")
 @pytest.mark.parametrize("options", [{}, {"mode": "reduce-overhead"}, {"backend": "eager"}, {"backend": "aot_eager"}])
 def test_a_compiled_step_of_training_has_the_values_of_eager(device, options):
     batch, target = torch.randn(5, 3, 6, 6, device=device), torch.arange(5, device=device) % 4
@@ -82,6 +83,7 @@ def test_a_graph_without_inputs_is_on_the_device(device):
     assert found.device == torch.device(device, 0) and found.tolist() == [2.0] * 3
 
 
+@pytest.mark.filterwarnings("error:a compiled graph is charged as if")
 def test_autocast_inside_and_around(device):
     layer, x = nn.Linear(8, 4).to(device), torch.randn(3, 8, device=device)
 

@@ -164,8 +164,8 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
     static = {name: staticmethod(function) for name, function in gpu.items()}
     settings = (
         TORCH._functorch.config.patch(enable_autograd_cache=False, force_non_lazy_backward_lowering=True),
-        TORCH._inductor.config.patch(  # folding constants would compute them, on a GPU
-            fx_graph_cache=False, fx_graph_remote_cache=False, joint_graph_constant_folding=False
+        TORCH._inductor.config.patch(  # folding constants and trying padded products would compute them, on a GPU
+            fx_graph_cache=False, fx_graph_remote_cache=False, joint_graph_constant_folding=False, shape_padding=False
         ),
     )
     _lowering.append(None)
