@@ -222,6 +222,11 @@ def _set_directory(before: str) -> None:
         os.chdir(before)
 
 
+def _recursion_limit() -> int:
+    """Return the recursion limit, at least the one that PyTorch's compiler sets when it first makes a kernel."""
+    return max(sys.getrecursionlimit(), 2_000)
+
+
 def _look() -> Any:
     """Return the settings of matplotlib, unknown until it is imported; its backend is settled by the first picture."""
     library = getattr(sys.modules.get("matplotlib"), "rcParams", None)
@@ -274,5 +279,5 @@ _SETTINGS: dict[str, Pair] = {  # by their names in messages
         (torch.multiprocessing.get_sharing_strategy, torch.multiprocessing.set_sharing_strategy),
     ),
     "the working directory": (os.getcwd, _set_directory),
-    "the recursion limit": (sys.getrecursionlimit, sys.setrecursionlimit),
+    "the recursion limit": (_recursion_limit, sys.setrecursionlimit),
 }  # fmt: skip

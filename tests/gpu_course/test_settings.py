@@ -1,5 +1,7 @@
 """Is a check still possible where a version of PyTorch lacks a name through which settings are asked?"""
 
+import sys
+
 import pytest
 import torch
 from torch import overrides
@@ -25,3 +27,16 @@ def test_what_a_version_lacks_is_not_watched(owner, name, setting, monkeypatch):
     torch.set_default_dtype(torch.float64)
     assert watched.put_back(settings) == ["the default dtype"]
     assert torch.get_default_dtype() is torch.float32
+
+
+def test_the_recursion_limit_that_the_compiler_sets_is_not_told_and_a_higher_one_is():
+    before, settings = sys.getrecursionlimit(), watched.read()
+    compilers = max(before, 2_000)
+    try:
+        sys.setrecursionlimit(compilers)
+        assert watched.put_back(settings) == []
+        sys.setrecursionlimit(compilers + 1_000)
+        assert watched.put_back(settings) == ["the recursion limit"]
+        assert sys.getrecursionlimit() == compilers
+    finally:
+        sys.setrecursionlimit(before)
