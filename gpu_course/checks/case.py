@@ -124,6 +124,7 @@ class Case:
         self.counts = counting.Counts()
         self._call = self._made = self._printed = ""
         self._rather: Callable[[], None] = _nothing
+        self.returned: Any = None  # what the last call by `error_of` returned
         self._gave = "value"  # the type of what the last call returned
         self._words: set[str] = set()  # of all calls
         self._first: _First | None = None  # the first that can be made again
@@ -146,8 +147,13 @@ class Case:
         return self._run(made, _words(name, args, kwargs), args, kwargs, modifies, draws)
 
     def error_of(self, *args: Any, **kwargs: Any) -> BaseException | None:
-        """Call the answer where it is to raise, and return what it raised; None where it returned. It may modify."""
-        return self._outcome(self.answer, _words(self.task.name, args, kwargs), args, kwargs, None).error
+        """Call the answer where it is to raise, and return what it raised; None where it returned. It may modify.
+
+        What it returned instead is `returned`.
+        """
+        outcome = self._outcome(self.answer, _words(self.task.name, args, kwargs), args, kwargs, None)
+        self.returned = outcome.value
+        return outcome.error
 
     def again(self) -> None:
         """Call the answer once more as it was called first, after all other calls. Raises `WrongAnswer` if it differs.
