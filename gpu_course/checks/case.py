@@ -33,6 +33,7 @@ _FOLDERS = *(Path(module.__file__ or "").parents[1] for module in (counting, san
 _OURS = "|".join(re.escape(str(folder)) for folder in _FOLDERS)
 _FROM_OURS = re.compile(rf"^(?:{_OURS})[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
 _LONGEST = 1_000  # characters of what an error says, or of an argument
+_MANY = 1_000  # operators: a call of a right answer has fewer
 _PRINTED = 5  # lines of what the answer printed that a message shows
 
 
@@ -214,7 +215,9 @@ class Case:
         if outcome.busy:
             raise Busy(f"This machine is busy: {self.task.name} could not be judged, {outcome.busy}")
         if outcome.timed_out:
-            self.fail(f"does not end: it was stopped after {self.task.limit_s:g} s", counts_as="does not end")
+            why = f"it had called {counts.operators:,} operators by then: work on whole tensors, not entry by entry"
+            name = f"does not end within {self.task.limit_s:g} s, and was stopped"
+            self.fail(name, why if counts.operators >= _MANY else "", counts_as="does not end")
         return outcome
 
     @contextmanager

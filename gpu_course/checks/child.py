@@ -96,7 +96,7 @@ def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:
         finding = run_limited(_examine, *asked, limit_s=simgpu.CHILD_LIMIT_S)
     except subprocess.TimeoutExpired:
         limit_s = f"{simgpu.CHILD_LIMIT_S:g}"
-        raise WrongAnswer(task, f"{task.name} does not end: it was stopped after {limit_s} s") from None
+        raise WrongAnswer(task, f"{task.name} does not end within {limit_s} s, and was stopped") from None
     except RuntimeError as error:
         last = str(error).strip().splitlines()[-1]
         raise simgpu.Unavailable(f"{task.name} could not be checked on the simulated GPU: {last}") from None

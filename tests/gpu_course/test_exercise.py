@@ -768,6 +768,18 @@ def test_each_kind_of_difference_is_said(got, expected, said):
     assert difference(expected, expected) == ""
 
 
+def row_by_row(x, device):
+    while True:
+        for row in x:
+            row + row
+
+
+def test_an_answer_that_calls_too_many_operators_is_told_so(double, monkeypatch):
+    monkeypatch.setattr(double, "task", dataclasses.replace(double.task, limit_s=0.5))
+    said = refuse(double, row_by_row)
+    assert "does not end within 0.5 s" in said and "operators by then: work on whole tensors" in said
+
+
 def test_equal_values_do_not_differ_and_what_cannot_be_compared_is_a_fault_of_the_check():
     layer = torch.nn.Linear(2, 2)
     assert difference(layer, layer) == difference([float("nan")], [float("nan")]) == ""
