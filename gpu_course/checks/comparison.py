@@ -37,7 +37,8 @@ def difference(
     if copied and _of_a_class_made_anew(got, expected):
         return difference(_within(got), _within(expected), where=where, **rest)
     plain = type(expected) in (dict, list, tuple) and isinstance(got, type(expected))  # a NamedTuple is a tuple, too
-    if type(got) is not type(expected) and not plain:
+    sets = isinstance(expected, set | frozenset) and isinstance(got, set | frozenset)
+    if type(got) is not type(expected) and not plain and not sets:
         return f"{where} is of type {_named(got)}, expected {_named(expected)}"
     if isinstance(expected, _EXACT):
         return "" if got == expected else f"{where} is {shown(got)}, expected {shown(expected)}"
@@ -191,8 +192,9 @@ def shown(value: Any) -> str:
         return " ".join(repr(value).split())
     if isinstance(value, torch.device):
         return repr(str(value))
-    if isinstance(value, list | tuple) and type(value) in (list, tuple) and len(value) <= 6:
-        inner = ", ".join(shown(item) for item in value)
+    tensors = isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value)
+    if isinstance(value, list | tuple) and type(value) in (list, tuple) and (tensors or len(value) <= 6):
+        inner = ", ".join([*map(shown, value[:6]), *["..."] * (len(value) > 6)])
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
     if isinstance(value, dict) and (type(value) is not dict or len(value) <= 6):
         entries = [f"{key!r}: {shown(item)}" for key, item in list(value.items())[:6]]

@@ -35,7 +35,7 @@ from gpu_course import settings as watched
 from gpu_course.catalogue import registry
 from gpu_course.checks import Case, Edit, Exercise, WrongAnswer, edit, exercise, read, sandbox, unsolved
 from gpu_course.checks.case import load_libraries
-from gpu_course.checks.comparison import difference
+from gpu_course.checks.comparison import difference, shown
 from tests import children
 from tests.simgpu.simulated import fork_children
 from tests.waiting import calls
@@ -766,6 +766,17 @@ class Lying(torch.Tensor):
 def test_each_kind_of_difference_is_said(got, expected, said):
     assert said in difference(got, expected)
     assert difference(expected, expected) == ""
+
+
+def test_a_frozenset_is_a_set():
+    assert difference(frozenset({1, 2}), {1, 2}) == difference({1: frozenset("a")}, {1: {"a"}}) == ""
+    assert "expected {1, 3}" in difference(frozenset({1, 2}), {1, 3})
+    assert "type list, expected set" in difference([1, 2], {1, 2})
+
+
+def test_of_a_long_list_of_tensors_the_first_are_shown_in_one_line():
+    said = shown([torch.ones(2, 2)] * 7)
+    assert said.count("tensor(") == 6 and said.endswith(", ...]") and "\n" not in said
 
 
 def row_by_row(x, device):
