@@ -36,6 +36,7 @@ from gpu_course.catalogue import registry
 from gpu_course.checks import Case, Edit, Exercise, WrongAnswer, edit, exercise, read, sandbox, unsolved
 from gpu_course.checks.case import load_libraries
 from gpu_course.checks.comparison import difference, shown
+from gpu_course.checks.mistakes import Note, alike
 from tests import children
 from tests.simgpu.simulated import fork_children
 from tests.waiting import calls
@@ -766,6 +767,17 @@ class Lying(torch.Tensor):
 def test_each_kind_of_difference_is_said(got, expected, said):
     assert said in difference(got, expected)
     assert difference(expected, expected) == ""
+
+
+def test_answers_are_alike_whatever_their_layout_and_the_order_of_their_additions():
+    row = torch.tensor([1000.0, 0.001])
+    assert alike([Note("equal", True, ("cpu", row))], [Note("equal", True, ("cpu", row + 5e-4))])
+    assert not alike([Note("equal", True, ("cpu", row))], [Note("equal", True, ("cpu", row + 5e-3))])
+    written = "program 1 writes element 0 of out, which program 0 writes too (line {})"
+    shared = "race: thread 0 reads `{}`[1] in shared memory, which thread 1 wrote (line {})"
+    assert alike([Note(written.format(5), True, None)], [Note(written.format(17), True, None)])
+    assert alike([Note(shared.format("tile", 5), True, None)], [Note(shared.format("part", 6), True, None)])
+    assert not alike([Note(written.format(5), True, None)], [Note(shared.format("tile", 5), True, None)])
 
 
 def test_a_frozenset_is_a_set():
