@@ -246,7 +246,8 @@ def evidence(number: int, cause: str) -> str:
     if cause == "none":
         return f"the GPU computes for {timeline.utilisation():.0%} of the {total:.2f} ms: something keeps it waiting"
     number_of = {"tiny operators": "launch", "synchronisation": "wait", "copies": "copy"}.get(cause)
-    counted = f", with {len(timeline.select(number_of))} events of the kind `{number_of}`" if number_of else ""
+    events = len(timeline.select(number_of)) if number_of else 0
+    counted = f", with {events} event{'s' * (events != 1)} of the kind `{number_of}`" if number_of else ""
     return (
         f"this cause keeps the GPU idle for {lost:.2f} of {total:.2f} ms{counted}: "
         f"without it at most {total / (total - lost):.2f} times as fast"

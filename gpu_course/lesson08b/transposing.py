@@ -90,5 +90,5 @@ def _(case: Case) -> None:
             conflicts,
             f"the result is right, but it takes {conflicts} bank conflicts and the limit is 0",
             "32 threads of a warp want different banks of shared memory: how far apart do the rows of the tile begin?",
-            got=conflicts,
+            got=f"{conflicts} bank conflicts",
         )
