@@ -93,6 +93,9 @@ _FEW = _program("few products", [(120, 6e4)] * 4 + [(2, 1)] * 4, [(120, 6e4)] + 
 _LONG = _program("long copies", [(150, 9e3)] * 4 + [(100, 2e4)] * 2, [(150, 3.6e4)] + [(100, 2e4)] * 2)
 _COPIES = _program("copies", [(60, 9e3)] * 60 + [(2, 2e5)] * 4, [(60, 9e3)] * 20 + [(2, 2e5)] * 4)
 _EITHER = _program("products, then copies", [(15, 6e4)] * 8 + [(40, 1)] * 10, [(15, 6e4)] * 4 + [(40, 1)] * 10)
+_PRODUCTS = _program("two long products", [(100, 9e7)] * 2, [(100, 1.7e8)])
+_ONE_COPY = _program("a copy", [(300, 1)], [(100, 1)])
+_TWO_COPIES = _program("two copies", [(60, 1)] * 3, [(60, 1)] * 2)
 _TASKS = (
     ([_CHAIN], _SLOW),
     ([_SHORT_CHAIN, _CHAIN, _ONLY_PRODUCTS], _SLOW),
@@ -104,6 +107,7 @@ _TASKS = (
     ([_HALF, _MIXED, _ONLY_PRODUCTS, _THIRD, _MIDDLING, _ALMOST_ONE], _SLOW_HOST),
     ([_FEW, _LONG], _SLOW_HOST),  # "the longer of two times", of each kernel; "the longer of both", of the program
     ([_COPIES, _EITHER], _SLOW_HOST),  # "kernels run one after the other"
+    ([_PRODUCTS, _TWO_COPIES, _ONE_COPY], _SLOW),  # launches of microseconds: fewer kernels gain less than fewer bytes
 )
 
 
