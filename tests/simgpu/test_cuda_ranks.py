@@ -224,3 +224,28 @@ def test_a_child_process_has_the_face_and_one_afterwards_has_not():
     assert inside.stdout.split() == ["True", str(torch.sim.device_count())] and dict(os.environ) == before
     where = [sys.executable, "-c", "import sys; print('simgpu' in str(sys.modules.get('sitecustomize')))"]
     assert subprocess.run(where, capture_output=True, text=True, check=True).stdout.split() == ["False"]
+
+
+FAILS = """import os
+import torch
+import torch.distributed as dist
+dist.init_process_group("nccl")
+rank = dist.get_rank()
+torch.cuda.set_device(rank)
+total = torch.ones(2, device="cuda")
+dist.all_reduce(total)
+if rank == 1:
+    raise ValueError("no batch for this rank")
+dist.all_reduce(total)
+"""
+
+
+def test_the_rank_that_failed_first_is_said_first(tmp_path):
+    """Rank 0 fails since rank 1 has ended, or is stopped by torchrun, whose own error names no line."""
+    (tmp_path / "train.py").write_text(FAILS, encoding="utf-8")
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    plain = {name: value for name, value in os.environ.items() if name not in names}
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
+    done = children.run("-m", "simgpu", "--gpus", "2", *torchrun, cwd=tmp_path, env=plain)
+    said = done.stderr.partition("\nReport for ")[2].splitlines()
+    assert said[1].startswith("Rank 1 failed at train.py:10: ValueError: no batch for this rank"), done.stderr[-3000:]

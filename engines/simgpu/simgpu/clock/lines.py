@@ -81,7 +81,11 @@ IN_A_THREAD = " in a thread"  # the end of a kind: the program has gone on
 
 @dataclass(frozen=True)
 class Error(Line):
-    """What a GPU would not have done: `kind` in a few words, the program's own line, and the message."""
+    """What a GPU would not have done: `kind` in a few words, the program's own line, and the message.
+
+    `rank` is that of another process in which it happened, None for this one.
+    """
 
     kind: str = ""
     text: str = ""
+    rank: int | None = None

@@ -32,6 +32,7 @@ from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 from simgpu.machine.cluster import Cluster
 
 _CLOCK_TAG = 1 << 20  # of messages that carry clocks, beyond those that a program uses
+LEFT = "Connection closed by another rank"  # the message of a rank begins so where another one has ended
 _LOST = re.compile("Connection (closed|reset) by peer|Broken pipe")  # what gloo says of a rank that has ended
 _ENDED, _ANSWER_S = "simgpu/ended", 5.0  # how many ranks have ended, in the store; for what is still on its way
 _LOOKS, _PAUSE_S = 10_000, 1e-4  # whether gloo's thread has let go; looks are counted, as a machine may stand still
@@ -227,8 +228,7 @@ def run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
             raise
         name = func._overloadpacket.__name__.rstrip("_")
         raise RuntimeError(
-            f"Connection closed by another rank: it ended, or left the group, before {name}. NCCL would wait here "
-            "until its timeout."
+            f"{LEFT}: it ended, or left the group, before {name}. NCCL would wait here until its timeout."
         ) from error
 
 

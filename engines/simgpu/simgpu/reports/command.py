@@ -6,12 +6,13 @@ import json
 import multiprocessing
 import os
 import sys
+import time
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
-from simgpu.clock.lines import ENDED
+from simgpu.clock.lines import ENDED, Error
 from simgpu.device import communication
 from simgpu.machine.profiles import Profile
 from simgpu.reports import against, current
@@ -21,6 +22,7 @@ from simgpu.reports.words import NOTHING_ASKED
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
 _REPORTED = "reported"  # the file by which a rank says so
+_FAILED = "failed-*.json"  # the files in which ranks say what has ended them
 BROKEN = 3  # the exit status where a limit of --fail-if is broken
 
 
@@ -41,6 +43,7 @@ class Wishes:
     shapes: bool = False
     compiled: bool = False
     folder: str | None = None  # where a rank says that it has reported
+    ranks: str | None = None  # where ranks say what has ended them
 
     def start(self, *, shows: bool = True) -> Session:
         """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
@@ -52,6 +55,9 @@ class Wishes:
     def finish(self, session: Session) -> int:
         """Print and write what was wished; return the exit status, 0 or 3."""
         session.stop()
+        first = self._failed_first() if session.failure is not None and _is_of_a_rank(session.failure) else None
+        if first is not None:
+            session.failed_first(first)
         if session.failure is not None and session.failure.kind == ENDED and not session.run.steps:
             if session.failure.line:  # else no line of it has run, and what was said before says why
                 where = f"at {session.failure.where}, before a first step"
@@ -75,6 +81,20 @@ class Wishes:
         for sentence in broken:
             print(f"simgpu: {sentence}", file=sys.stderr)
         return BROKEN if broken else 0
+
+    def _failed_first(self) -> Error | None:
+        """Return the error of the rank that failed first, None where no rank has told of one."""
+        told = [] if self.ranks is None else [json.loads(path.read_text()) for path in Path(self.ranks).glob(_FAILED)]
+        told = sorted((one for one in told if one["kind"] != ENDED), key=lambda one: one.pop("when_s"))
+        return Error(**told[0]) if told else None
+
+    def tell_failure(self, error: Error, rank: str) -> None:
+        """Let the other processes of a run know what has ended this rank."""
+        if self.ranks is not None and Path(self.ranks).is_dir() and not _is_of_a_rank(error):
+            told = asdict(error) | {"rank": int(rank), "when_s": time.time()}
+            written = Path(self.ranks, f"{rank}.part")
+            written.write_text(json.dumps(told))
+            written.rename(Path(self.ranks, _FAILED.replace("*", rank)))
 
     @property
     def _rank_has_reported(self) -> bool:
@@ -143,10 +163,24 @@ def _start(told: str, rank: str) -> None:
     known["limits"] = tuple(known["limits"])
     wished = Wishes(**known)
     session = wished.start(shows=rank == "0")
-    if rank == "0" and multiprocessing.parent_process() is not None:  # such a child ends without calling atexit
+    if rank != "0" and multiprocessing.parent_process() is None:
+        atexit.register(_tell_in_rank, wished, session, rank)
+    elif rank == "0" and multiprocessing.parent_process() is not None:  # such a child ends without calling atexit
         util.Finalize(None, _finish_in_rank, (wished, session), exitpriority=0)
     elif rank == "0":
         atexit.register(_finish_in_rank, wished, session)
+
+
+def _is_of_a_rank(error: Error) -> bool:
+    """Return whether an error says that another process has ended, or left a group."""
+    return error.kind == "ChildFailedError" or error.text.startswith(communication.LEFT)
+
+
+def _tell_in_rank(wished: Wishes, session: Session, rank: str) -> None:
+    error = getattr(sys, "last_value", None)
+    if error is not None:
+        session.failed(error)
+        wished.tell_failure(session.failure, rank)
 
 
 def _finish_in_rank(wished: Wishes, session: Session) -> None:
@@ -155,6 +189,7 @@ def _finish_in_rank(wished: Wishes, session: Session) -> None:
         error = error.__context__  # `torch.multiprocessing.spawn` ends so while it handles the error of a rank
     if error is not None:
         session.failed(error)
+        wished.tell_failure(session.failure, "0")
     status = replace(wished, folder=None).finish(session)
     if wished.folder is not None and Path(wished.folder).is_dir():
         Path(wished.folder, _REPORTED).touch()

@@ -279,6 +279,11 @@ class Recording:
         self.failure = Error(*line.parts, kind + IN_A_THREAD * thread, text.partition("\n")[0])
         self.errors.append(self.failure)
 
+    def failed_first(self, error: Error) -> None:
+        """Another rank had failed with `error` before this process did, which is why this one has."""
+        self.failure = error
+        self.errors.insert(0, error)
+
     def _telling(self, plain: Callable[[Any], object]) -> Callable[[Any], object]:
         """Return `threading.excepthook`, which also tells the report what has ended a thread."""
 

@@ -81,7 +81,8 @@ def _ended(failure: Error) -> str:
         why = f" with status {failure.text}" if failure.text.isdecimal() else f": {failure.text}"
         return f"The program ended by itself at {failure.where}{why}"
     instead = next((said for words, said in _INSTEAD.items() if words in f"{failure.kind}: {failure.text}"), "")
-    failed = f"The program failed at {failure.where}: {failure.kind}: {failure.text}"
+    what = "The program" if failure.rank is None else f"Rank {failure.rank}"
+    failed = f"{what} failed at {failure.where}: {failure.kind}: {failure.text}"
     return f"{failed.removesuffix('.')}. {instead}" if instead else failed
 
 
