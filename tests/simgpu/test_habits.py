@@ -14,6 +14,7 @@ from torch import nn
 
 import simgpu
 from simgpu.ground import turns
+from simgpu.reports import session
 from simgpu.reports.limits import limit
 from simgpu.reports.remarks import REMARKS
 from tests import children
@@ -811,7 +812,7 @@ with torch.inference_mode():
 """
 
 
-@pytest.mark.parametrize(("later_s", "batches", "codes"), [(1e-5, 4, []), (1e-5, 2, []), (5e-3, 4, ["data-loading"])])
+@pytest.mark.parametrize(("later_s", "batches", "codes"), [(1e-5, 4, []), (5e-3, 4, []), (0.4, 4, ["data-loading"])])
 def test_the_first_batch_of_a_run_says_nothing_of_its_loading(tmp_path, monkeypatch, later_s, batches, codes):
     """It takes what is done once: with few batches, that was most of the time of an inference."""
     times = iter([0.0, 0.05, *(0.05 + later_s * ((number - 1) // 2) for number in range(2, 40))])
@@ -823,10 +824,10 @@ def test_the_first_batch_of_a_run_says_nothing_of_its_loading(tmp_path, monkeypa
 
 
 def test_of_a_pinned_copy_is_not_said_to_pin_it(tmp_path):
-    text = INFERENCE.replace("DataLoader(rows, batch_size=64, pin_memory=True)", "rows.pin_memory().split(64)")
+    text = INFERENCE.replace("DataLoader(rows, batch_size=64, pin_memory=True)", "rows.pin_memory().split(128)")
     text = text.replace("nn.Linear(256, ", "nn.Linear(4096, ").replace("BATCHES, 256)", "BATCHES, 4096)")
-    assert reported(text, tmp_path, "inference", BATCHES=2).suspects == [], "twice in a run without steps is no habit"
-    remarks = reported(text, tmp_path, "inference", BATCHES=8).suspects
+    assert reported(text, tmp_path, "inference", BATCHES=4).suspects == [], "twice in a run without steps is no habit"
+    remarks = reported(text, tmp_path, "inference", BATCHES=16).suspects
     assert [one.code for one in remarks] == ["copies-keep-waiting"]
     assert "Send fewer bytes" in remarks[0].text and "non_blocking" not in remarks[0].text
 
@@ -929,3 +930,188 @@ def test_what_a_program_would_have_used_later_is_no_fault_of_a_run_that_is_cut(t
     done = children.run("-m", "simgpu", *options, "--json", tmp_path / "gan.json", "gan.py", cwd=tmp_path)
     codes = [one["code"] for one in json.loads((tmp_path / "gan.json").read_text())["suspects"]]
     assert codes == ([] if "backward" in last else ["forward-not-used"]), done.stderr
+
+
+def test_an_optimizer_at_the_address_of_a_dead_one_is_watched(tmp_path):
+    text = """import torch
+from torch import nn
+import simgpu
+def fit(optimizer, net, clear):
+    for _ in range(4):
+        if clear:
+            optimizer.zero_grad()
+        net(torch.ones(64, 16, device="cuda")).square().mean().backward()
+        optimizer.step()
+        simgpu.step()
+def make(net):
+    return torch.optim.SGD(net.parameters(), lr=0.1)
+net, later = nn.Linear(16, 512).cuda(), nn.Linear(16, 512).cuda()
+first = make(net)
+address = id(first)
+fit(first, net, clear=True)
+del first
+others = []
+while len(others) < 1000 and (not others or id(others[-1]) != address):
+    others.append(make(later))
+fit(others[-1], later, clear=False)
+"""
+    assert [one.code for one in reported(text, tmp_path, "dead").suspects] == ["gradients-never-cleared"]
+
+
+FUNCTIONAL = """import torch
+from torch import nn
+from torch.func import functional_call, grad
+x, y = torch.randn(64, 16, device="cuda"), torch.randn(64, 1, device="cuda")
+net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
+weights = {name: weight.detach().clone().requires_grad_(LEAF) for name, weight in net.named_parameters()}
+def loss(weights):
+    return (functional_call(net, weights, (x,)) - y).square().mean()
+for _ in range(6):
+    STEP
+"""
+FUNCTIONAL_STEPS = {
+    "torch.func": "g = grad(loss)(weights); weights = {k: w - 0.1 * g[k] for k, w in weights.items()}",
+    "autograd.grad": "g = torch.autograd.grad(loss(weights), list(weights.values()))\n"
+    "    weights = {k: (w - 0.1 * d).detach().requires_grad_() for (k, w), d in zip(weights.items(), g)}",
+    "backward": "loss(weights).backward()\n"
+    "    weights = {k: (w - 0.1 * w.grad).detach().requires_grad_() for k, w in weights.items()}",
+}
+
+
+@pytest.mark.parametrize("way", FUNCTIONAL_STEPS)
+def test_steps_that_replace_the_weights_are_found(tmp_path, way):
+    text = FUNCTIONAL.replace("STEP", FUNCTIONAL_STEPS[way])
+    report = reported(text, tmp_path, "functional", LEAF=way != "torch.func")
+    assert (report.suspects, report.steps) == ([], 5), "the last one ends with the program"
+
+
+def test_gradients_of_one_picture_after_the_other_are_no_steps(tmp_path):
+    text = """import torch
+from torch import nn
+net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)).cuda().requires_grad_(False)
+for _ in range(6):
+    picture = torch.rand(64, 16, device="cuda", requires_grad=True)
+    net(picture).sum().backward()
+    shown = picture.grad.abs()
+"""
+    assert reported(text, tmp_path, "pictures").steps == 0
+
+
+def test_inner_steps_of_learning_to_learn_are_sound(tmp_path):
+    """The inner gradients are returned, and the model is called once more with other weights."""
+    text = """import torch
+from torch import nn
+from torch.func import functional_call
+x, y = torch.randn(64, 16, device="cuda"), torch.randn(64, 1, device="cuda")
+net = nn.Linear(16, 1).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+for _ in range(6):
+    weights = dict(net.named_parameters())
+    inner = (functional_call(net, weights, (x,)) - y).square().mean()
+    slopes = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
+    fast = {name: w - 0.1 * s for (name, w), s in zip(weights.items(), slopes)}
+    optimizer.zero_grad()
+    (functional_call(net, fast, (x,)) - y).square().mean().backward()
+    optimizer.step()
+"""
+    assert reported(text, tmp_path, "inner").suspects == []
+
+
+INDEXED = """import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+data = torch.randn(1 << 17, 16, device="cuda")
+for _ in range(5):
+    rows = torch.randperm(1 << 17DEVICE)
+    optimizer.zero_grad()
+    model(data[rows][:256]).square().mean().backward()
+    optimizer.step()
+"""
+
+
+def test_indices_on_the_cpu_are_to_be_made_on_the_gpu(tmp_path):
+    remarks = reported(INDEXED.replace("DEVICE", ""), tmp_path, "rows").suspects
+    assert [(one.code, one.line) for one in remarks] == [("copies-keep-waiting", 9)]
+    assert "device=x.device" in remarks[0].text and "non_blocking" not in remarks[0].text
+    assert reported(INDEXED.replace("DEVICE", ", device='cuda'"), tmp_path, "rows").suspects == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "codes"), [("[x.cuda()]", []), ("[row[None].cuda() for row in x]", ["copies-keep-waiting"])]
+)
+def test_small_copies_count_where_there_are_many(tmp_path, rows, codes):
+    text = """import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 4)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for x in torch.randn(6, 64, 16):
+    batch = torch.cat(ROWS)
+    optimizer.zero_grad()
+    model(batch).square().mean().backward()
+    optimizer.step()
+"""
+    remarks = reported(text.replace("ROWS", rows), tmp_path, "copies").suspects
+    assert [one.code for one in remarks] == codes and all(one.line == 6 for one in remarks)
+
+
+WHOLE = """import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]).cuda()
+loader = DataLoader(TensorDataset(x.cpu()), batch_size=SIZE)
+model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+for _ in range(6):
+    for batch in BATCHES:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("batches", "size", "codes"), [
+    ("[x]", 1, []), ("(b.cuda() for b, in loader)", 4, []), ("(b.cuda() for b, in loader)", 2, ["small-batch"]),
+])  # fmt: skip
+def test_a_batch_that_has_all_the_data_cannot_be_larger(tmp_path, batches, size, codes):
+    text = WHOLE.replace("BATCHES", batches).replace("SIZE", str(size))
+    remarks = reported(text, tmp_path, "whole").suspects
+    assert [one.code for one in remarks if one.code != "copies-keep-waiting"] == codes
+    assert all("% of a step" in one.text for one in remarks if one.code == "small-batch")
+
+
+def test_lengths_of_sequences_belong_on_the_cpu(tmp_path):
+    text = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn = nn.GRU(8, 16, batch_first=True)
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        return self.rnn(packed)[1]
+net = Net().cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+for _ in range(4):
+    optimizer.zero_grad()
+    net(torch.randn(16, 6, 8, device="cuda"), torch.randint(1, 7, (16,))).square().mean().backward()
+    optimizer.step()
+"""
+    assert "host-tensor-in-forward" not in [one.code for one in reported(text, tmp_path, "lengths").suspects]
+
+
+def test_a_program_whose_first_step_comes_late_is_told_how_a_report_comes_sooner(tmp_path, monkeypatch):
+    monkeypatch.setattr(session, "_LONG_S", -1.0)
+    text = """import torch
+from torch import nn
+model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(10)]).cuda()
+with torch.no_grad():
+    for _ in range(60):
+        model(torch.ones(64, 16, device="cuda"))
+"""
+    (tmp_path / "late.py").write_text(text, encoding="utf-8")
+    shown = io.StringIO()
+    with simgpu.cuda("T4", record=True, progress=shown):
+        exec(compile(text, str(tmp_path / "late.py"), "exec"), {"__name__": "program"})
+    said = shown.getvalue()
+    assert said.count("no step has ended") == 1 and "late.py:6 has called a model" in said and "--shapes" in said

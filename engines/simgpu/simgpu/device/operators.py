@@ -364,7 +364,7 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 def _read_number(index: int, out: Any) -> None:
     """Let the host wait for a number of GPU `index`: the result `out` of an operator, or what it needs, as its size."""
     if state.world.asked is not None and not isinstance(out, bool):
-        state.world.asked()
+        state.world.asked("size")
     state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
@@ -481,6 +481,8 @@ def _bring_indices(call: Call, index: int) -> None:
             clock.copy(index, "H2D", nbytes, pinned=True, blocking=False)
         elif indices is not None and type(indices) is not SimTensor and indices.dim() > 0:
             clock.copy(index, "H2D", indices.nbytes, pinned=False, blocking=True)
+            if state.world.asked is not None:
+                state.world.asked("index")
     value = call["values"]
     if value is not None and type(value) is not SimTensor and not waiting.fills(call):
         clock.copy(index, "H2D", value.nbytes, pinned=False, blocking=True)

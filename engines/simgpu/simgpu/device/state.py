@@ -31,7 +31,8 @@ class World:
         self.errors = "immediate"
         self.only_shapes = False  # whether values are left uncomputed (`shapes_only`)
         self.sent: Callable[[torch.Tensor], None] | None = None  # is told of each host tensor that is copied to a GPU
-        self.asked: Callable[[], None] | None = None  # is told of each operator that needs a number of the GPU's
+        # is told of each operator that needs a number of the GPU's, "size", or brings indices of the CPU, "index"
+        self.asked: Callable[[str], None] | None = None
         self._here = _Here()
         self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
         self.devices: list[torch.device] = []  # what Python sees, once the type is registered

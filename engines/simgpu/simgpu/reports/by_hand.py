@@ -13,12 +13,17 @@ from simgpu.ground.nodes import graph_nodes, is_leaf
 
 _MOST_NODES = 10_000  # of a graph in which weights are looked for
 _LOOKED_AT = 3  # weights: the smallest ones tell whether all were changed
+_NEAR = 0.5  # of its norm: a step changes a weight by less, while two pictures of one size differ by more
 
 
 @dataclass(frozen=True)
 class _Weight:
-    """What a backward pass gives a gradient: its values and version after the pass, and those of that gradient."""
+    """What a backward pass gives a gradient: its values and version after the pass, and those of that gradient.
 
+    `number` is its place among all that got one.
+    """
+
+    number: int
     tensor: "weakref.ref[torch.Tensor]"
     values: torch.Tensor
     version: int
@@ -26,9 +31,10 @@ class _Weight:
     gradient_version: int
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> "_Weight":
-        gradient = tensor.grad
+    def of(cls, number: int, tensor: torch.Tensor) -> "_Weight":
+        gradient = tensor.grad if tensor.is_leaf else None
         return cls(
+            number,
             weakref.ref(tensor),
             values_of(tensor).detach().clone(),
             tensor._version,
@@ -45,6 +51,16 @@ class _Weight:
         if tensor._version != self.version or state.world.only_shapes:
             return tensor._version != self.version
         return not torch.equal(values_of(tensor).detach(), self.values)  # as after `weight.data -= …`
+
+    def is_replaced_by(self, other: torch.Tensor) -> bool:
+        """Return whether another tensor stands in its place, as after `weights = [w - rate * g for w, g in …]`."""
+        return other is not self.tensor() and values_of(other).shape == self.values.shape
+
+    def is_near(self, other: torch.Tensor) -> bool:
+        """Return whether another tensor has values that a step may have made of these; nothing is asked of a GPU."""
+        values = values_of(other).detach()
+        difference = values - self.values
+        return bool(difference.any()) and bool(difference.norm() <= _NEAR * self.values.norm())
 
     @property
     def keeps_gradient(self) -> bool:
@@ -74,25 +90,47 @@ class HandWatch:
         nodes = graph_nodes((one.grad_fn for one in given if isinstance(one, torch.Tensor)), most=_MOST_NODES)
         return self.before_gradients(node.variable for node in nodes if is_leaf(node))
 
-    def before_gradients(self, leaves: Iterable[torch.Tensor]) -> bool:
-        """Gradients of these leaves are asked for, as by `torch.autograd.grad`: do as `before_backward` does."""
+    def before_gradients(self, given: Iterable[torch.Tensor]) -> bool:
+        """Gradients of these tensors are asked for, as by `torch.autograd.grad`: do as `before_backward` does."""
+        leaves = [one for one in map(_unwrapped, given) if type(values_of(one)) is torch.Tensor]
         changed = any(weight.is_changed for weight in self._weights)
         keeps = changed and any(weight.keeps_gradient for weight in self._weights)
-        if changed:
+        replaced = not changed and self._are_replaced_by(leaves)
+        self._leaves = self._leaves if changed else [weakref.ref(one) for one in leaves]
+        if changed or replaced:
             self.steps += 1
             self.ended(self._alive())
-        self._leaves = [weakref.ref(one) for one in leaves if type(values_of(one)) is torch.Tensor]
+        self._leaves = [weakref.ref(one) for one in leaves]
         self._weights = []
         return keeps
 
     def after_backward(self) -> None:
         """The backward pass has ended."""
-        weights = [one for one in self._alive() if _has_memory(one)]
-        smallest = sorted(weights, key=lambda one: one.numel())[:_LOOKED_AT]
-        self._weights = [_Weight.of(one) for one in smallest]
+        alive = [(number, one()) for number, one in enumerate(self._leaves)]
+        weights = [(number, one) for number, one in alive if one is not None and _has_memory(one)]
+        smallest = sorted(weights, key=lambda pair: pair[1].numel())[:_LOOKED_AT]
+        self._weights = [_Weight.of(number, one) for number, one in smallest]
+
+    def _are_replaced_by(self, leaves: list[torch.Tensor]) -> bool:
+        """Return whether other tensors stand in the places of the weights, with values that a step may have made."""
+        if not self._weights or len(leaves) != len(self._leaves):
+            return False
+        pairs = [(weight, leaves[weight.number]) for weight in self._weights]
+        if not all(weight.is_replaced_by(other) and _has_memory(other) for weight, other in pairs):
+            return False
+        return state.world.only_shapes or any(weight.is_near(other) for weight, other in pairs)
 
     def _alive(self) -> list[torch.Tensor]:
-        return [one for one in (reference() for reference in self._leaves) if one is not None]
+        alive = (reference() for reference in self._leaves)
+        return [one for one in alive if one is not None and one.is_leaf]
+
+
+def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the program's tensor of one that `torch.func` has wrapped."""
+    functorch: Any = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def _has_memory(tensor: torch.Tensor) -> bool:

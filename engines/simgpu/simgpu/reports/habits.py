@@ -9,7 +9,7 @@ import sys
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -83,6 +83,7 @@ class _Pass:
     graph: "weakref.ref[Mark] | None" = None  # alive as long as its graph is
     before: "_Pass | None" = None  # one that had the same tensors
     used: bool = False
+    filled: bool = False  # whether that backward pass has left gradients in parameters
     judged: int = 0  # how often it was looked at
 
     def gets_gradients(self, parts: "_Parts") -> bool:
@@ -189,20 +190,25 @@ class HabitWatch:
         self._steps: dict[tuple[str, str], set[int]] = defaultdict(set)  # by code and line
         self.models_moved: Counter[str] = Counter()  # how often, by line
         self.must_read: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure
-        # why PyTorch itself reads something, by line: "check" for the arguments of a distribution, "size" for what an
-        # operator needs, such as how many values a mask picks
+        # why PyTorch itself reads or copies something, by line: "check" for the arguments of a distribution, "size" for
+        # what an operator needs, such as how many values a mask picks, "index" for indices that are on the CPU
         self.asking: dict[str, str] = {}
         self._stack: list[nn.Module] = []
         self._inputs: object = ()  # of the model that runs
         self._dropped: list[bool] = []  # whether calls of `dropout` by it, not by layers, drop
         self._passes: list[_Pass] = []
+        # by line: the first input of its last call, with its version
+        self._fed: dict[str, tuple[Callable[[], torch.Tensor | None], int]] = {}
+        self.calls: Counter[str] = Counter()  # of models before the first backward pass, by line
         self._untrained: list[_Pass] = []  # of models that no optimizer trains
         self._closure = False  # whether an optimizer makes a step that has one
         self._left: list[_Leftover] = []  # of earlier steps
         self._trained = WeakIdKeyDictionary()  # parameters that an optimizer changes
-        self._gradients: dict[int, _Gradients] = {}  # by the identity of an optimizer
+        self._gradients: weakref.WeakKeyDictionary[torch.optim.Optimizer, _Gradients] = weakref.WeakKeyDictionary()
+        self._optimized = False  # whether any optimizer has begun a step
         self._backward = self._cleared = ""  # lines, since the last step of an optimizer
         self._backwards = 0  # backward passes since then
+        self._fills = True  # whether a backward pass leaves gradients in parameters; `torch.autograd.grad` returns them
         self._read: set[str] = set()  # lines that have read a value since the model's last call
         self._answered: set[str] = set()  # lines that have copied something to a GPU since then
         self._asked: set[str] = set()  # lines that read what decides over the model's next input, and copy that
@@ -215,7 +221,7 @@ class HabitWatch:
         self._seeds: dict[str, int] = {}  # the last one, by line
         self._sent = WeakIdKeyDictionary()  # the versions of tensors when they were copied to a GPU
         self._parts: weakref.WeakKeyDictionary[nn.Module, _Parts] = weakref.WeakKeyDictionary()
-        put.put(state.world, sent=self._copied, asked=lambda: self.asking.setdefault(places.place(), "size"))
+        put.put(state.world, sent=self._copied, asked=self._on_ask)
         put.put(state.world.clock, wait_until=watched(state.world.clock.wait_until, self._on_wait))
         self.upkeep = UpkeepWatch(put, self._note)
         self._layers = LayerWatch(self._note, self._trained, _tells_modes_apart)
@@ -291,6 +297,8 @@ class HabitWatch:
         if result is None:
             return
         parts = self._parts_of(module)
+        if next(module.parameters(), None) is not next(_alive(parts.parameters), None):
+            return  # it has other weights for this call alone, as `torch.func.functional_call` gives
         if not parts.parameters:
             return
         given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, torch.Tensor)]
@@ -313,20 +321,26 @@ class HabitWatch:
             bool(made),
             batch,
             versions,
-            not self._gradients,
+            not self._optimized,
             given[0].shape if alone else None,
             any(one.requires_grad for one in given),
         )
+        if not self.upkeep.graphs_used:
+            self.calls[called.line] += 1
         self._ask(called)
         called.before = next((one for one in self._passes if one.had_the_tensors_of(called)), None)
         self._passes = [*self._passes[-_MOST_PASSES:], called]
         for output in made:
-            output.register_hook(lambda gradient: setattr(called, "used", True))
+            output.register_hook(functools.partial(self._uses, called))
         for output in made[:1]:
             called.graph = self._growth.mark(output.grad_fn)
         self.double_is_chosen |= torch.get_default_dtype() is torch.float64
         if any(one.dtype is torch.float64 for one in [*given, *_alive(parts.parameters)]) and not self.double_is_chosen:
             self._note("double-precision", called.line)
+
+    def _uses(self, called: _Pass, gradient: torch.Tensor) -> None:
+        """A backward pass comes through the result of a call."""
+        called.used, called.filled = True, called.filled or self._fills
 
     def _modes(self, model: nn.Module, parts: _Parts) -> list[bool]:
         """Return whether layers that tell the modes apart are in training mode, of each.
@@ -397,13 +411,21 @@ class HabitWatch:
         largest = max((called.batch for called in used), default=0)
         calls = Counter(called.model for called in used)
         rows: Counter[tuple[nn.Module, torch.Size | None]] = Counter((called.model, called.alone) for called in used)
+        whole = any([self._has_all(called) for called in used])
         for called in used:
             looped = calls[called.model] > _LOOPED * self._backwards
             alike = rows[called.model, called.alone]
             if looped and called.alone is not None and alike > _LOOPED * self._backwards:
                 self._note("samples-one-by-one", called.line)
-            elif called.batch and largest <= _SMALL_BATCH and not looped:
+            elif called.batch and largest <= _SMALL_BATCH and not looped and not whole:
                 self._note("small-batch", called.line)
+
+    def _has_all(self, called: _Pass) -> bool:
+        """Return whether a call had all the data that there are: what a step before had, or a loader's only batch."""
+        reference, version = called.given[0]
+        before, self._fed[called.line] = self._fed.get(called.line, (lambda: None, 0)), called.given[0]
+        again = reference() is not None and before[0]() is reference() and before[1] == version
+        return again or self.upkeep.only_batch
 
     # ---- optimizers ---------------------------------------------------------------------------------------------
     def trains(self, weights: Iterable[torch.Tensor]) -> None:
@@ -418,9 +440,10 @@ class HabitWatch:
             self.must_read.add(places.place())
         self._layers.before_step(optimizer)
         parameters = _parameters_of(optimizer)
-        known = self._gradients.get(id(optimizer))
+        self._optimized = True
+        known = self._gradients.get(optimizer)
         if known is None:
-            known = self._gradients[id(optimizer)] = _Gradients(clear=True)
+            known = self._gradients[optimizer] = _Gradients(clear=True)
             self.trains(parameters)
             sample = next((one for one in parameters if one.requires_grad), None)
             if sample is not None:
@@ -442,7 +465,7 @@ class HabitWatch:
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer's step has ended."""
-        self._gradients[id(optimizer)].came = self._gradients[id(optimizer)].clear = False
+        self._gradients[optimizer].came = self._gradients[optimizer].clear = False
         self._backward = self._cleared = self._clearing = ""
         self._thrown_away, self._closure = None, False
         self.upkeep.after_step(optimizer)
@@ -452,7 +475,7 @@ class HabitWatch:
         """The program has ended; not `whole`: in the midst of its work, which might have used its results later."""
         if not whole:
             self._passes = [called for called in self._passes if called.used or not called.recorded]
-        elif not self._gradients and not self.upkeep.graphs_used:
+        elif not self._optimized and not self.upkeep.graphs_used:
             self._judge_inference()
         self._judge(last=True)
 
@@ -514,9 +537,11 @@ class HabitWatch:
     def _on_gradients(self, outputs: Any, inputs: Any, *args: Any, **kwargs: Any) -> None:
         if not self._groups:
             given = inputs if isinstance(inputs, list | tuple) else [inputs]
-            self.by_hand.before_gradients(one for one in given if isinstance(one, torch.Tensor) and one.is_leaf)
+            self.by_hand.before_gradients(one for one in given if isinstance(one, torch.Tensor))
+        self._fills = False
 
     def _after_gradients(self) -> None:
+        self._fills = True
         if not self._groups:
             self.by_hand.after_backward()
 
@@ -540,7 +565,8 @@ class HabitWatch:
 
     def _leftovers(self) -> Iterator["_Leftover"]:
         """Yield what backward passes have made for the sake of models, by the calls of these since the last step."""
-        return (_Leftover(called.line, *called.given[-1]) for called in self._passes if called.used and not called.fed)
+        passes = (called for called in self._passes if called.filled and not called.fed)
+        return (_Leftover(called.line, *called.given[-1]) for called in passes)
 
     def _on_move(self, *args: Any, **kwargs: Any) -> None:
         self.models_moved[places.place()] += 1
@@ -558,6 +584,9 @@ class HabitWatch:
     def _on_squashed(self, scores: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         if _made_by(scores).startswith("SigmoidBackward"):
             self._note("sigmoid-before-loss")
+
+    def _on_ask(self, why: str) -> None:
+        self.asking.setdefault(places.place(), why)
 
     def _on_wait(self, when_ns: int, reason: str) -> None:
         if "D2H" in reason:
@@ -605,7 +634,8 @@ class HabitWatch:
         if source.dim() == 0:
             return
         if self._stack:
-            if not any(source is one or source._base is one for one in tree_leaves(self._inputs)):
+            is_input = any(source is one or source._base is one for one in tree_leaves(self._inputs))
+            if not is_input and _asks() != "torch.nn.utils.rnn":  # which wants the lengths of a batch on the CPU
                 self._note("host-tensor-in-forward")
             return
         if self._read:
@@ -717,4 +747,4 @@ def small_batches(remarks: list[Suspect], *, launching: float, room: bool) -> It
             yield suspect
         elif worth:
             worth = False
-            yield suspect
+            yield replace(suspect, text=suspect.text.format(launching=f"{launching:.0%}"))

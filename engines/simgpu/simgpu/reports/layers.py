@@ -25,7 +25,7 @@ class LayerWatch:
         self._step = 0
         self._idle: dict[tuple[str, str], None] = {}  # lines and names of layers that no step of their model has called
         self._used: set[tuple[str, str]] = set()  # those of which a layer was called
-        self._holders: dict[int, list[tuple[str, str]]] = {}  # idle ones, by the identity of what is in them
+        self._holders = WeakIdKeyDictionary()  # lists of idle ones, by each layer and parameter that is in them
         self._looks = {_LOOKED_AT}  # the numbers of steps after which layers are looked for that nothing has called
         self._made: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[nn.Module], str, str]] = (
             weakref.WeakKeyDictionary()
@@ -98,7 +98,7 @@ class LayerWatch:
             if self._is_idle(part, owner, unreached):
                 self._idle[line, name] = None
                 for inner in (*part.modules(), *part.parameters()):
-                    self._holders.setdefault(id(inner), []).append((line, name))
+                    self._holders[inner] = [*self._holders.get(inner, ()), (line, name)]
             elif self._is_reached(part):
                 self._use(line, name)
 
@@ -108,7 +108,7 @@ class LayerWatch:
 
     def _mark_used(self, inner: nn.Module | torch.Tensor) -> None:
         """Something calls a layer, or has given its parameter a gradient: it and those around it are not idle."""
-        for line, name in self._holders.pop(id(inner), ()):
+        for line, name in self._holders.pop(inner, ()):
             self._use(line, name)
 
     def _use(self, line: str, name: str) -> None:

@@ -225,8 +225,8 @@ REMARKS: dict[str, Remark] = {
     ),
     "small-batch": Remark(
         "time",
-        "The batch is so small that the GPU mostly waits for launches, and there is memory for a larger one. Raise "
-        "`batch_size`.",
+        "The batch is so small that the GPU waits for launches {launching} of a step, and there is memory for a larger "
+        "one. Raise `batch_size`.",
     ),
     "graph-kept-for-nothing": Remark(
         "memory",

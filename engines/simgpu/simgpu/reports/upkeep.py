@@ -60,6 +60,7 @@ class UpkeepWatch:
         self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()  # by iterator
         self._batches: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # by loader: how
         # many since it has begun, and in which step that was
+        self.only_batch = False  # whether a loader has given the only batch it has, since the last step
         self._saved: dict[str, tuple[int, int]] = {}  # epoch and step in which a line has saved something
         self._sizes: weakref.WeakKeyDictionary[nn.Module, set[torch.Size]] = weakref.WeakKeyDictionary()
         self._samplers: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
@@ -207,6 +208,7 @@ class UpkeepWatch:
 
     def _on_batch(self, iterator: Any) -> None:
         loader = self._loaders[iterator]() if iterator in self._loaders else None
+        self.only_batch = loader is not None and not _has_several(loader)
         if loader in self._batches:
             batches, step = self._batches[loader]
             self._batches[loader] = batches + 1, step
