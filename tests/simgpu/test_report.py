@@ -148,7 +148,7 @@ def test_a_read_before_loading_is_charged_with_what_its_repair_gains():
                     (loss > 1).item()
             return session.report()
 
-    for data_ms, first in ((0.1, "loss.item()"), (5.0, "for batch in torch.utils.data.DataLoader")):
+    for data_ms, first in ((0.1, "loss.item()"), (300.0, "for batch in torch.utils.data.DataLoader")):
         with_reads, without = reported(data_ms, True), reported(data_ms, False)
         gain = with_reads.step_time - without.step_time
         waited = [row.seconds for row in with_reads.waits if row.source in ("loss.item()", "(loss > 1).item()")]

@@ -69,6 +69,7 @@ def gather(session: Recording) -> Report:
         evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
         asking={Line.of(line).parts: why for line, why in session.habits.asking.items()},
+        epochs={Line.of(line).parts: batches for line, batches in session.epochs.items()},
     )  # fmt: skip
 
 

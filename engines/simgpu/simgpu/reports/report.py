@@ -19,10 +19,15 @@ from simgpu.reports.growth import Growth
 from simgpu.reports.remarks import Suspect
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
-_WORTH = 0.01  # the share of a step from which on a line is worth a look
+_WORTH = 0.02  # the share of a step from which on a line is worth a look
 _WORTH_SELDOM = 0.05  # of one that fewer than half of the steps have, such as a value that is read once an epoch
+_WORTH_DATA = 0.1  # of one that loads or copies data: nearly every program has such lines
+_WORTH_WORKERS_S = 0.5  # of an epoch, that a loader keeps the GPU waiting: less is soon used up by starting workers
 _FEW = 3  # times: less often is no habit in a run without steps, or of one, which has the preparations too
-_WORTH_S = {LOADING: 1e-3, "a copy to the GPU": 1e-4}  # by words of a cause: less than that is quick enough
+_ENDLESS = 500  # batches: the epoch of a loader that does not know how many it has
+_WORTH_COPY_S = 1e-4  # of a copy: less than that is quick enough
+_LONG_COPY_S = 1e-3  # of a copy: from this on a smaller share of a step is worth a look
+_COPIES = 8  # in a step: with more, as of each row of a batch, the time of all of them counts
 _WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
 
 
@@ -99,8 +104,9 @@ class Values:
     real: float
     basis: Basis = field(repr=False)
     must_read: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # lines that have to wait
-    # lines where PyTorch itself reads something, and why: "check" or "size"
+    # lines where PyTorch itself reads or copies something, and why: "check", "size" or "index"
     asking: dict[tuple[str, int, str], str] = field(default_factory=dict, repr=False)
+    epochs: dict[tuple[str, int, str], int] = field(default_factory=dict, repr=False)  # batches of a loader, by line
     price: float | None = None
     run_steps: int | None = None
 
@@ -133,16 +139,17 @@ class Values:
     def suspects(self) -> list[Suspect]:
         """What to look at first: what spoils results, then memory that grows until the GPU is full, then time.
 
-        Memory that would fill it after a million steps or more stands last, a few bytes of it nowhere. Lines that cost
-        less than 1 % of a step are left out, or less than 5 % where few steps have them, and so are the first batch of
-        a loader, and what must be read: by a `GradScaler`, by an optimizer with a closure, or as it decides over the
-        model's next input. Of a run of one step, or none, what comes once or twice is left out. `waits` has them all.
+        Memory that would fill it after a million steps or more stands last, a few bytes of it nowhere. Left out are:
+        lines that cost less than 2 % of a step, or less than 5 % where few steps have them; copies to the GPU and
+        loading below 10 %, long copies below 5 %, loading for less than 0.5 s of an epoch, its first batch; what
+        must be read, by a `GradScaler`, by an optimizer with a closure, or as it decides over the model's next input;
+        what comes once, and of a run of one step, or none, also what comes twice. `waits` has them all.
         """
         seconds = {row.parts: row.seconds for row in self.waits}
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
         named = {one.parts for one in habits}
         worth = [row for row in self.waits if self._is_worth(row, named)]
-        waits = [_suspected(row, self.step_time, self.asking.get(row.parts, "wait")) for row in worth]
+        waits = [self._suspected(row) for row in worth]
         grown = [
             Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one), "memory-grows")
             for one in self.growth
@@ -155,14 +162,34 @@ class Values:
 
     def _is_worth(self, row: Row, named: set[tuple[str, int, str]]) -> bool:
         """Return whether a line that keeps the GPU waiting is worth a remark of its own."""
+        if row.parts in named or row.parts in self.must_read or row.cause == FIRST_BATCH:
+            return False
+        times = row.count * self.recorded
+        if (self.steps < 2 and times < _FEW) or (self.recorded > 1 and times < 2):
+            return False
         worth = _WORTH if row.count >= 0.5 else _WORTH_SELDOM
-        if row.parts in named or row.parts in self.must_read or row.seconds < worth * self.step_time:
-            return False
-        if row.cause == FIRST_BATCH or (self.steps < 2 and row.count < _FEW):
-            return False
-        least_s = next((least for words, least in _WORTH_S.items() if words in row.cause), 0.0)
-        batches = max(row.count, 1) if row.cause == LOADING else 1
-        return row.seconds >= least_s * batches
+        if row.cause == LOADING:
+            return row.seconds >= _WORTH_DATA * self.step_time and self._of_an_epoch(row) >= _WORTH_WORKERS_S
+        if "a copy to the GPU" in row.cause:
+            share = _WORTH_SELDOM if row.seconds >= _LONG_COPY_S * max(row.count, 1) else _WORTH_DATA
+            least_s = _WORTH_COPY_S * min(max(row.count, 1), _COPIES)
+            return row.seconds >= max(share * self.step_time, least_s)
+        return row.seconds >= worth * self.step_time
+
+    def _of_an_epoch(self, row: Row) -> float:
+        """Return the seconds of an epoch for which a loader keeps the GPU waiting."""
+        return row.seconds / max(row.count, 1e-9) * self.epochs.get(row.parts, _ENDLESS)
+
+    def _suspected(self, row: Row) -> Suspect:
+        """Return the remark on a line that keeps the GPU waiting."""
+        reads = self.asking.get(row.parts, "wait")
+        kind = next((kind for words, kind in _KINDS.items() if words in row.cause), reads)
+        kind = reads if kind == "copy" and reads == "index" else kind
+        share = f" ({row.seconds / self.step_time:.0%})" if self.step_time else ""
+        known = kind == "data loading" and row.parts in self.epochs
+        epoch = f", {seconds_text(self._of_an_epoch(row))} an epoch" if known else ""
+        said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}{epoch}: {row.cause}. {_ADVICE[kind]}"
+        return Suspect(*row.parts, row.seconds, row.bytes, said, _CODES[kind])
 
     def what_if(
         self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
@@ -215,7 +242,7 @@ class Values:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
-        left_out = ("basis", "gpu", "evidence", "must_read", "asking")
+        left_out = ("basis", "gpu", "evidence", "must_read", "asking", "epochs")
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("used", "fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}
@@ -262,6 +289,8 @@ _ADVICE = {
     "of booleans picks. `torch.where` needs none.",
     "check": "PyTorch reads the arguments of this distribution to check them. Once the program is right, write "
     "`validate_args=False`, or call `torch.distributions.Distribution.set_default_validate_args(False)`.",
+    "index": "This indexes a tensor on the GPU with one on the CPU, so PyTorch copies the indices first. Make them on "
+    "the GPU, as by `torch.randperm(n, device=x.device)`, or move them there once, before the loop.",
     "message": "Messages between ranks hide behind computation where batches are larger, or buckets begin earlier.",
     "data loading": "Prepare batches ahead: more workers, less work for each sample.",
     "copy": "Copy larger pieces, from pinned memory, with `non_blocking=True`.",
@@ -276,15 +305,6 @@ _KINDS = {  # by words of a cause
     "the GPU waits for a copy": "pinned copy", "to the GPU": "copy",
     "the GPU waits for": "message",
 }  # fmt: skip
-_CODES = dict.fromkeys(("wait", "check", "size"), "host-waits") | {
-    "message": "messages-keep-waiting", "data loading": "data-loading", "copy": "copies-keep-waiting",
-    "pinned copy": "copies-keep-waiting", "copy between GPUs": "copies-keep-waiting",
-}  # fmt: skip
-
-
-def _suspected(row: Row, step_s: float, reads: str) -> Suspect:
-    """Return the remark on a line that keeps the GPU waiting; `reads`: the kind of advice where it reads something."""
-    kind = next((kind for words, kind in _KINDS.items() if words in row.cause), reads)
-    share = f" ({row.seconds / step_s:.0%})" if step_s else ""
-    said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}: {row.cause}. {_ADVICE[kind]}"
-    return Suspect(*row.parts, row.seconds, row.bytes, said, _CODES[kind])
+_CODES = dict.fromkeys(("wait", "check", "size"), "host-waits")
+_CODES |= dict.fromkeys(("copy", "index", "pinned copy", "copy between GPUs"), "copies-keep-waiting")
+_CODES |= {"message": "messages-keep-waiting", "data loading": "data-loading"}

@@ -35,6 +35,7 @@ from simgpu.reports.holdings import Holdings
 STEPS = 10  # so many are recorded in detail
 EVENTS, MOST_EVENTS = 15_000, 1_000_000  # at most so many of several steps, and of one
 _PROGRESS_S = 5.0
+_LONG_S = 20.0  # without a step: then it is said what the program does, and how a report comes sooner
 
 
 class Enough(SystemExit):
@@ -72,11 +73,13 @@ class Recording:
         self.log, self.run, self.errors = Log(), RunRecord(), []
         self.failure: Error | None = None  # what ended the program
         self.loads = False  # whether a DataLoader has given a batch
+        self.epochs: dict[str, int] = {}  # by the line that asks a loader for batches: the most that one has
         self._cut = False  # whether the program was ended after so many steps
         self.world, self.on = state.world, True
         self._stop_after, self.data_ms, self._progress = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
         self._told_s = self.run.begun_s
+        self._hinted = False  # whether it was said that the first step takes long
         self._events_before = 0  # the step that runs
         self._put = Replacements()
         with self.world.lock:
@@ -171,10 +174,23 @@ class Recording:
 
     def _show_inside(self) -> None:
         """Show where the program is while a step is not done yet."""
+        if self._progress is not None and not self.run.steps and not self._hinted and self.real_s > _LONG_S:
+            self._hinted = True
+            print(self._before_first_step(), file=self._progress, flush=True)
         where = f"in step {self.run.steps + 1:,}"
         if self.world.clock.log is self.log:
             where += f", {len(self.log) - self._events_before:,} operations so far"
         self._show(where)
+
+    def _before_first_step(self) -> str:
+        """Say what a program has done that has not made a step for long, and how its report comes sooner."""
+        said = f"simgpu: no step has ended in {self.real_s:.0f} s, and the report needs one."
+        line, calls = next(iter(self.habits.calls.most_common(1)), ("", 0))
+        if calls > 1:
+            said += f" So far {Line.of(line).where} has called a model {calls:,} times, without a backward pass."
+        fewer = "fewer of these calls, " if calls > 1 else ""
+        values = "" if self.shapes else " Or add --shapes, which computes shapes and no values."
+        return f"{said} To see one sooner, ask the program for {fewer}a smaller model or a smaller batch.{values}"
 
     # ---- what PyTorch tells -------------------------------------------------------------------------------------
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -235,9 +251,19 @@ class Recording:
             took_ms = (turns.elapsed_s() - begun_s) * 1e3 if session.data_ms is None else session.data_ms
             session.world.clock.work(FIRST_BATCH if is_first else LOADING, math.ceil(took_ms * 1e6))
             session.loads = True
+            session.loaded(loader)
             return batch
 
         return __next__
+
+    def loaded(self, loader: Any) -> None:
+        """A loader has given a batch: note for its line how many it has, where it can say so."""
+        try:
+            batches = len(loader)
+        except TypeError:  # of an endless stream of data
+            return
+        line = places.place()
+        self.epochs[line] = max(batches, self.epochs.get(line, 0))
 
     def _noting(self, plain: Callable[[int], None]) -> Callable[[int], None]:
         """Return `World.fail`, which notes the line whose kernel failed: the error may come at a later one."""

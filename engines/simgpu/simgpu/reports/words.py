@@ -95,8 +95,10 @@ def nothing_sentence(report: Values) -> str:
     """Say that no line stands out, and where to look instead; nothing of a program that failed."""
     if report.failure is not None or not report.used:
         return ""
-    if any(row.seconds >= 0.01 * report.step_time for row in report.waits):
-        return "No line stands out, and no memory grows. What keeps the GPU waiting is short: see where the GPU waits."
+    longest = next((row for row in report.waits if row.seconds >= 0.01 * report.step_time), None)
+    if longest is not None:
+        wait = f"{longest.where}: {longest.cause}, {seconds_text(longest.seconds)} a step"
+        return f"No line is worth a change, and no memory grows. The GPU waits longest at {wait}."
     where = (
         "It waits for launches: see the time of a step."
         if report.launching >= 0.05
