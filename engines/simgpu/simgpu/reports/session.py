@@ -174,13 +174,17 @@ class Recording:
 
     def _show_inside(self) -> None:
         """Show where the program is while a step is not done yet."""
-        if self._progress is not None and not self.run.steps and not self._hinted and self.real_s > _LONG_S:
-            self._hinted = True
-            print(self._before_first_step(), file=self._progress, flush=True)
+        self._hint()
         where = f"in step {self.run.steps + 1:,}"
         if self.world.clock.log is self.log:
             where += f", {len(self.log) - self._events_before:,} operations so far"
         self._show(where)
+
+    def _hint(self) -> None:
+        """Say once what a program does that has made no step for long."""
+        if self._progress is not None and not self.run.steps and not self._hinted and self.real_s > _LONG_S:
+            self._hinted = True
+            print(self._before_first_step(), file=self._progress, flush=True)
 
     def _before_first_step(self) -> str:
         """Say what a program has done that has not made a step for long, and how its report comes sooner."""
@@ -196,6 +200,7 @@ class Recording:
     def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.world is not state.world:
             return  # it is no call of the program's
+        self._hint()
         self.holdings.module(module)
         self.habits.before_forward(module, args, kwargs)
         if self.model_calls is not None:
@@ -252,6 +257,7 @@ class Recording:
             session.world.clock.work(FIRST_BATCH if is_first else LOADING, math.ceil(took_ms * 1e6))
             session.loads = True
             session.loaded(loader)
+            session._hint()
             return batch
 
         return __next__
