@@ -22,7 +22,7 @@ from torch.fx.node import map_aggregate, map_arg
 from simgpu.ground import attention, device_kind, fakes
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import TORCH, Operator
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 
 _GPU = torch.device("cuda", 0)
 _A100 = SimpleNamespace(
@@ -177,7 +177,7 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
         lowering = TORCH._inductor.graph.GraphLowering
         inlines = lowering.can_inline_constant
         put.put(
-            lowering, codegen=codegen,
+            lowering, codegen=codegen, get_attr=_getting(lowering.get_attr),
             can_inline_constant=staticmethod(lambda value: value.device.type == "cpu" and inlines(value)),
         )  # fmt: skip
         put.put(TORCH._inductor.scheduler, has_triton=lambda *args: True)
@@ -194,6 +194,23 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
         _lowering.pop()
         put.undo()
         sys.setrecursionlimit(depth)  # which Inductor raises
+
+
+def _getting(plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a number of which only the format is known be a constant of the kernels that use it.
+
+    Since PyTorch 2.15 C++ makes `torch.tensor(2.0, device=...)` on its device, here `meta`, and the number is lost.
+    """
+
+    def get_attr(self: Any, target: str, args: Args, kwargs: Kwargs) -> Any:
+        from torch._inductor import ir
+
+        value = functools.reduce(getattr, target.split("."), self.module)
+        if isinstance(value, FakeTensor) and value.shape == ():
+            return ir.Constant(value=2, dtype=value.dtype, device=value.device)  # some number
+        return plain(self, target, args, kwargs)
+
+    return get_attr
 
 
 def _has_gpu() -> bool:
