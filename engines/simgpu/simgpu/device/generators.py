@@ -135,8 +135,9 @@ def advance(generator: Any, index: int, drawn: Any) -> None:
     ours = _defaults.get(index) if generator is None else _ours[generator._cdata]()
     if ours is None or not isinstance(drawn, torch.Tensor) or drawn.numel() == 0:
         return
-    gpu = state.world.clock.machine.gpu
-    blocks = min(-(-drawn.numel() // _BLOCK), gpu.multiprocessors * (gpu.generation.threads // _BLOCK))
+    gpu, blocks = state.world.clock.machine.gpu, -(-drawn.numel() // _BLOCK)
+    if gpu.multiprocessors is not None and gpu.generation.threads is not None:  # both are stated: so many fit
+        blocks = min(blocks, gpu.multiprocessors * (gpu.generation.threads // _BLOCK))
     at_once = _BLOCK * blocks * (2 if drawn.dtype is torch.float64 else 4)
     ours._offset += _STEP * -(-drawn.numel() // at_once)
 

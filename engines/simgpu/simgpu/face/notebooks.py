@@ -18,7 +18,7 @@ def _nobody(error: BaseException, cell: int) -> None:
 
 
 def run(
-    notebook: Path, *, keep_going: bool, failed: Callable[[BaseException, int], None] = _nobody, traces: bool = True
+    notebook: Path, *, keep_going: bool, failed: Callable[[BaseException, int], object] = _nobody, traces: bool = True
 ) -> int:
     """Run the code cells of a notebook in order, in its own folder; return 1 if one failed, which ends it, else 0.
 

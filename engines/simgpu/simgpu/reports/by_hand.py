@@ -10,6 +10,7 @@ import torch
 from simgpu.device import state
 from simgpu.device.tensor import values_of
 from simgpu.ground.nodes import graph_nodes, is_leaf
+from simgpu.ground.torch_internals import TORCH
 
 _MOST_NODES = 10_000  # of a graph in which weights are looked for
 _LOOKED_AT = 3  # weights: the smallest ones tell whether all were changed
@@ -127,7 +128,7 @@ class HandWatch:
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """Return the program's tensor of one that `torch.func` has wrapped."""
-    functorch: Any = torch._C._functorch
+    functorch = TORCH._C._functorch
     while functorch.is_functorch_wrapped_tensor(tensor):
         tensor = functorch.get_unwrapped(tensor)
     return tensor

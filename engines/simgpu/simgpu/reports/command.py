@@ -179,8 +179,7 @@ def _is_of_a_rank(error: Error) -> bool:
 def _tell_in_rank(wished: Wishes, session: Session, rank: str) -> None:
     error = getattr(sys, "last_value", None)
     if error is not None:
-        session.failed(error)
-        wished.tell_failure(session.failure, rank)
+        wished.tell_failure(session.failed(error), rank)
 
 
 def _finish_in_rank(wished: Wishes, session: Session) -> None:
@@ -188,8 +187,7 @@ def _finish_in_rank(wished: Wishes, session: Session) -> None:
     if isinstance(error, SystemExit) and error.code:
         error = error.__context__  # `torch.multiprocessing.spawn` ends so while it handles the error of a rank
     if error is not None:
-        session.failed(error)
-        wished.tell_failure(session.failure, "0")
+        wished.tell_failure(session.failed(error), "0")
     status = replace(wished, folder=None).finish(session)
     if wished.folder is not None and Path(wished.folder).is_dir():
         Path(wished.folder, _REPORTED).touch()

@@ -98,7 +98,7 @@ class LayerWatch:
             if self._is_idle(part, owner, unreached):
                 self._idle[line, name] = None
                 for inner in (*part.modules(), *part.parameters()):
-                    self._holders[inner] = [*self._holders.get(inner, ()), (line, name)]
+                    self._holders[inner] = [*(self._holders.get(inner) or ()), (line, name)]
             elif self._is_reached(part):
                 self._use(line, name)
 

@@ -305,6 +305,8 @@ _KINDS = {  # by words of a cause
     "the GPU waits for a copy": "pinned copy", "to the GPU": "copy",
     "the GPU waits for": "message",
 }  # fmt: skip
-_CODES = dict.fromkeys(("wait", "check", "size"), "host-waits")
-_CODES |= dict.fromkeys(("copy", "index", "pinned copy", "copy between GPUs"), "copies-keep-waiting")
-_CODES |= {"message": "messages-keep-waiting", "data loading": "data-loading"}
+_CODES: dict[str, str] = {
+    **dict.fromkeys(("wait", "check", "size"), "host-waits"),
+    **dict.fromkeys(("copy", "index", "pinned copy", "copy between GPUs"), "copies-keep-waiting"),
+    "message": "messages-keep-waiting", "data loading": "data-loading",
+}  # fmt: skip

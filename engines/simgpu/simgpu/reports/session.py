@@ -294,10 +294,11 @@ class Recording:
         return require
 
     # ---- errors -------------------------------------------------------------------------------------------------
-    def failed(self, error: BaseException, cell: int = 0, thread: bool = False) -> None:
+    def failed(self, error: BaseException, cell: int = 0, thread: bool = False) -> Error:
         """The program ended with `error`, by itself with a status that is not 0 (SystemExit), or was interrupted.
 
         `cell` is the number of the code cell of a notebook that failed; `thread`: a thread ended, the program goes on.
+        Returns what the report says of it.
         """
         self.holdings.find_owners(self.world.devices)
         text = _COLOURS.sub("", str(error) or type(error).__name__).strip()
@@ -310,6 +311,7 @@ class Recording:
             line = replace(line, file=f"code cell {cell}")
         self.failure = Error(*line.parts, kind + IN_A_THREAD * thread, text.partition("\n")[0])
         self.errors.append(self.failure)
+        return self.failure
 
     def failed_first(self, error: Error) -> None:
         """Another rank had failed with `error` before this process did, which is why this one has."""
