@@ -47,7 +47,7 @@ from gpu_course import your_line
 
 print(devices.describe(DEVICE))
 your_line.paste("")  # between the quotes: the line that the last lesson ended with"""
-LAST = 'your_line.copy("")  # in a class: your name between the quotes'
+LAST = 'your_line.copy("")  # if a teacher collects these lines: your name between the quotes'
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
 LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
