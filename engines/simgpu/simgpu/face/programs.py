@@ -77,7 +77,7 @@ def _run_package(command: list[str]) -> None:
 def _run(program: Callable[[command_line.Session], None], wished: command_line.Wishes) -> None:
     """Run a program, then report. Where it fails, its traceback begins with its own first line."""
     with tempfile.TemporaryDirectory(prefix="simgpu-") as folder:
-        _run_in(program, replace(wished, folder=folder, ranks=folder))
+        _run_in(program, replace(wished, folder=folder))
 
 
 def _run_in(program: Callable[[command_line.Session], None], wished: command_line.Wishes) -> None:

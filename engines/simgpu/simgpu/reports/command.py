@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from multiprocessing import util
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,7 @@ class Wishes:
     against: str | None = None
     shapes: bool = False
     compiled: bool = False
-    folder: str | None = None  # where a rank says that it has reported
-    ranks: str | None = None  # where ranks say what has ended them
+    folder: str | None = None  # where ranks say that they have reported, and what has ended them
 
     def start(self, *, shows: bool = True) -> Session:
         """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
@@ -52,8 +51,8 @@ class Wishes:
             stop_after=self.steps, data_ms=self.data_ms, shapes=self.shapes, compiled=self.compiled, progress=progress
         )  # fmt: skip
 
-    def finish(self, session: Session) -> int:
-        """Print and write what was wished; return the exit status, 0 or 3."""
+    def finish(self, session: Session, *, in_rank: bool = False) -> int:
+        """Print and write what was wished, `in_rank` by the one that reports; return the exit status, 0 or 3."""
         session.stop()
         first = self._failed_first() if session.failure is not None and _is_of_a_rank(session.failure) else None
         if first is not None:
@@ -64,7 +63,7 @@ class Wishes:
                 print(f"simgpu: no report: the program ended by itself {where}", file=sys.stderr)
             return 0
         report = session.report(self.price, self.run_steps)
-        if self._rank_has_reported and not (report.peak or report.launches or report.copies):
+        if not in_rank and self._rank_has_reported and not (report.peak or report.launches or report.copies):
             return 0  # this process has only started ranks
         if not report.used:
             print(f"simgpu: no report: {NOTHING_ASKED}", file=sys.stderr)
@@ -84,17 +83,17 @@ class Wishes:
 
     def _failed_first(self) -> Error | None:
         """Return the error of the rank that failed first, None where no rank has told of one."""
-        told = [] if self.ranks is None else [json.loads(path.read_text()) for path in Path(self.ranks).glob(_FAILED)]
+        told = [] if self.folder is None else [json.loads(path.read_text()) for path in Path(self.folder).glob(_FAILED)]
         told = sorted((one for one in told if one["kind"] != ENDED), key=lambda one: one.pop("when_s"))
         return Error(**told[0]) if told else None
 
     def tell_failure(self, error: Error, rank: str) -> None:
         """Let the other processes of a run know what has ended this rank."""
-        if self.ranks is not None and Path(self.ranks).is_dir() and not _is_of_a_rank(error):
+        if self.folder is not None and Path(self.folder).is_dir() and not _is_of_a_rank(error):
             told = asdict(error) | {"rank": int(rank), "when_s": time.time()}
-            written = Path(self.ranks, f"{rank}.part")
+            written = Path(self.folder, f"{rank}.part")
             written.write_text(json.dumps(told))
-            written.rename(Path(self.ranks, _FAILED.replace("*", rank)))
+            written.rename(Path(self.folder, _FAILED.replace("*", rank)))
 
     @property
     def _rank_has_reported(self) -> bool:
@@ -188,7 +187,7 @@ def _finish_in_rank(wished: Wishes, session: Session) -> None:
         error = error.__context__  # `torch.multiprocessing.spawn` ends so while it handles the error of a rank
     if error is not None:
         wished.tell_failure(session.failed(error), "0")
-    status = replace(wished, folder=None).finish(session)
+    status = wished.finish(session, in_rank=True)
     if wished.folder is not None and Path(wished.folder).is_dir():
         Path(wished.folder, _REPORTED).touch()
     if status:
