@@ -192,8 +192,7 @@ def shown(value: Any) -> str:
         return " ".join(repr(value).split())
     if isinstance(value, torch.device):
         return repr(str(value))
-    tensors = isinstance(value, list | tuple) and any(isinstance(item, torch.Tensor) for item in value)
-    if isinstance(value, list | tuple) and type(value) in (list, tuple) and (tensors or len(value) <= 6):
+    if type(value) in (list, tuple) and (len(value) <= 6 or any(isinstance(item, torch.Tensor) for item in value)):
         inner = ", ".join([*map(shown, value[:6]), *["..."] * (len(value) > 6)])
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"
     if isinstance(value, dict) and (type(value) is not dict or len(value) <= 6):
