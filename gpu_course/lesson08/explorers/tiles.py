@@ -87,7 +87,7 @@ def describe(t: Tiles) -> str:
 
 def draw(t: Tiles) -> Any:
     """Return the picture: both times against the size of a tile, and how many blocks each limit lets in."""
-    titles = (f"n = {t.n:,} on a {t.gpu}", "Blocks at once, by each limit")
+    titles = (f"n = {t.n:,} on a {t.gpu}", "Blocks at once, by limit")
     figure, (left, right) = plots.new(titles, columns=2, widths=(6, 4), height_in=3.4)
     sizes = _TILES
     times = [tiles(n=t.n, tile=size, each=t.each, fmt=t.fmt, gpu=t.gpu) for size in sizes]
@@ -103,8 +103,8 @@ def draw(t: Tiles) -> Any:
     right.barh(list(t.limits), list(t.limits.values()), **look)
     for height, value in enumerate(t.limits.values()):
         right.annotate(str(value), (value, height), (4, 0), textcoords="offset points", va="center")
-    said = "does not start" if t.refused else f"occupancy: {t.occupancy:.0%}"
-    right.set(xlim=(0, max(t.limits.values()) * 1.25), xlabel=said)
+    said = "does not start" if t.refused else f"occupancy {t.occupancy:.0%}"
+    right.set(xlim=(0, max(t.limits.values()) * 1.25), xlabel=f"blocks ({said})")
     right.grid(False, axis="y")
     return figure
 
