@@ -61,6 +61,10 @@ def test_choices_hold_in_every_setting_and_a_power_limit_that_no_gpu_meets_leave
     found = choose_gpu.choose(job="training", parameters=1e9, fmt="fp32", tokens=1, watts=1)
     assert found.candidates == () and found.best is None and "no GPU of this table" in choose_gpu.describe(found)
     choose_gpu.draw(found)
+    for job, what in (("training", "arithmetic"), ("generating text", "memory traffic")):  # the words of the legend
+        found = choose_gpu.choose(job=job, parameters=1e9, fmt="fp32", tokens=4096 if job == "training" else 1)
+        named = [text.get_text() for text in choose_gpu.draw(found).axes[1].get_legend().get_texts()]
+        assert f"limited by {what}." in choose_gpu.describe(found) and what in named
 
 
 @pytest.mark.parametrize(("job", "fmt", "bytes_each"), [

@@ -202,6 +202,8 @@ def test_memory_in_bytes_is_what_the_driver_reports_and_a_row_prints_as_one_line
     assert str(gpus.get("Apple M4 Max")) == "Apple M4 Max: 128 GB at 546 GB/s"
     assert gpus.table().count("<tr>") == len(gpus.ALL) + 1
     assert "15360 MiB" in gpus.get("T4")._repr_html_() and "with sparsity" in gpus.table()
+    unknown = "no page that we read"  # explained where there is one
+    assert unknown in gpus.table() and unknown not in gpus.table([gpus.get("T4")], without=["kind", "fp64", "NVLink"])
     assert "<td>no</td>" in gpus.table([gpus.get("T4")]) and "<td>no</td>" not in gpus.table([gpus.get("Apple M1")])
 
 

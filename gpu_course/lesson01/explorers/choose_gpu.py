@@ -13,6 +13,7 @@ __all__ = ["BYTES", "JOBS", "Candidate", "Choices", "choose", "explore"]
 JOBS = ("training", "generating text")
 BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
 _ADAM_BYTES = 8  # two float32 states a parameter
+_LEGEND = {"compute": "arithmetic", "bandwidth": "memory traffic"}  # what bounds a step, in the words of the picture
 _MASTER_BYTES = 4  # mixed precision keeps the weights in float32 as well as the copy that computes
 
 
@@ -87,13 +88,13 @@ def describe(choices: Choices) -> str:
     """Return the answer in words."""
     best, size = choices.best, plots.count_text(choices.parameters)
     job = f"{choices.job.capitalize()} with {size} parameters in {choices.fmt}"
-    head = f"{job} needs {_gib_text(choices.need_gib)} beside what its layers compute and what the driver keeps"
+    head = f"{job} needs {_gib_text(choices.need_gib)}, not counting results of layers and what the driver keeps"
     if best is None:
         return f"{head}: no GPU of this table holds that and computes in {choices.fmt}. Predicted from data sheets."
     fit = sum(c.fits for c in choices.candidates)
     return (
         f"{head}: {fit} of {len(choices.candidates)} GPUs hold that. Fastest: {best.name}, "
-        f"{plots.seconds_text(best.step_s)} a step, limited by {best.bound}. Predicted from data sheets."
+        f"{plots.seconds_text(best.step_s)} a step, limited by {_LEGEND[best.bound]}. Predicted from data sheets."
     )
 
 
@@ -152,8 +153,8 @@ def _draw_times(axes: Any, rows: Sequence[Candidate], fmt: str) -> None:
             axes.plot([seconds], [height], mark, color=colour, markerfacecolor=fill, markersize=6)
         end = (row.step_s, height)
         axes.annotate(plots.seconds_text(row.step_s), end, (8, 0), textcoords="offset points", va="center", fontsize=8)
-    axes.plot([], [], "o", color=plots.GREEN, label="arithmetic")
-    axes.plot([], [], "s", color=plots.OCHRE, label="memory traffic")
+    axes.plot([], [], "o", color=plots.GREEN, label=_LEGEND["compute"])
+    axes.plot([], [], "s", color=plots.OCHRE, label=_LEGEND["bandwidth"])
     shown = [t for row in rows if row.fits and row.step_s for t in (row.compute_s, row.memory_s)]
     axes.set_xlim(min(shown, default=1e-3) / 2, max(shown, default=1.0) * 8)
     plots.legend(axes, loc="upper center", bbox_to_anchor=(0.5, -0.13), ncols=2, handlelength=1.2)

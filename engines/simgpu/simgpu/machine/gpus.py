@@ -153,9 +153,11 @@ def find(name: str) -> GPU | None:
 
 _HEAD = ("GPU", "kind", "year", "capability", "memory", "driver reports", "memory GB/s", "bus", "NVLink", "power")
 _CAPTION = (
-    'fp64 to fp4: peak in TFLOP/s, of int8 in TOP/s. Dense: makers often print twice as much, "with sparsity", for '
-    "matrices half of whose entries are 0. no: the tensor cores do not know the format. –: no page that we read says."
+    "Of each number format: the peak in TFLOP/s, of int8 in TOP/s (10¹² operations a second), for dense matrices. "
+    'Makers often print twice as much, "with sparsity", for matrices half of whose entries are 0. no: the GPU has no '
+    "tensor cores for the format."
 )
+_UNKNOWN = " –: no page that we read says."
 
 
 def table(gpus: Iterable[GPU] | None = None, *, without: Collection[str] = ()) -> str:
@@ -173,7 +175,8 @@ def table(gpus: Iterable[GPU] | None = None, *, without: Collection[str] = ()) -
     columns = [index for index, text in enumerate(head) if text not in without]
     heads = "".join(f"<th>{head[index]}</th>" for index in columns)
     rows = "".join(f"<tr>{''.join(f'<td>{_texts(gpu)[index]}</td>' for index in columns)}</tr>" for gpu in chosen)
-    caption = f'<caption style="caption-side: bottom; text-align: left">{_CAPTION}</caption>'
+    text = _CAPTION + (_UNKNOWN if "<td>–</td>" in rows else "")
+    caption = f'<caption style="caption-side: bottom; text-align: left">{text}</caption>'
     return f'<table style="font-size: 85%">{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
 
 
