@@ -63,7 +63,7 @@ def _set_up() -> tuple[str, str]:
         place = f"{REPOSITORY}@{COMMIT}" if COMMIT else REPOSITORY
         return "except ModuleNotFoundError:  # Colab, Kaggle", f'%pip install -q --no-deps "git+{place}"'
     return (
-        "except ModuleNotFoundError:  # Colab, Kaggle: run `make wheel` in the course, upload its .whl file, "
+        "except ModuleNotFoundError:  # Colab, Kaggle: run `make wheel` in the course's folder, upload dist/*.whl, "
         "run this again",
         # -qq: pip would warn of the folder that only the other platform has
         f"%pip install -qq --no-deps --no-index --find-links . --find-links {KAGGLE} {PACKAGE}",
