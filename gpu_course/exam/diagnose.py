@@ -488,7 +488,10 @@ def slow_rank(draw: random.Random) -> Item:
         f"Rank {slow} spends least time in it: it came last, and the others waited for it.",
     )
     shown = "rank  in all_reduce (ms)\n" + "\n".join(f"{rank:4}  {ms:6}" for rank, ms in enumerate(inside))
-    text = f"One step of {ranks} ranks takes {step} ms on each of them. Which rank keeps the others waiting?"
+    text = (
+        f"{ranks} processes, called ranks, train one model and add up their gradients in `all_reduce`. One step takes "
+        f"{step} ms on each of them. Which rank keeps the others waiting?"
+    )
     return number(text, straggler(), wrong, steps, straggler, shown=shown)
 
 

@@ -261,7 +261,7 @@ def test_a_published_number_is_printed_with_its_label_and_on_request_with_its_ad
     assert live == "5.5 times as fast with TF32 allowed (live)"
     assert told.startswith("7 times as fast with TF32 allowed (") and told.endswith("; published: A100, PyTorch, 2020)")
     shown = str(recorded.published("03.matmul_tflops"))
-    assert "256.5 TFLOP/s (at best, " in shown and "794.5 TFLOP/s (best product found" in shown
+    assert "256.5 TFLOP/s (the highest of " in shown and "794.5 TFLOP/s (best product found" in shown
     assert shown.count("https://github.com/") == len(shown.splitlines()) == len(recorded.facts("03.matmul_tflops"))
     assert not recorded.facts("03.matmul")  # keys are whole words
     with pytest.raises(ValueError, match=r"key is '03\.nothing', published are 02\.transfer_bandwidth, "):

@@ -73,6 +73,8 @@ def test_steps_and_pieces_are_those_of_the_formulas(n):
     for name, pieces in {"all_reduce": 2 * (n - 1), "all_gather": n - 1, "reduce_scatter": n - 1}.items():
         run = exchange(name, n)
         assert {run.sent_pieces(r) for r in range(n)} == {received(run, r) for r in range(n)} == {pieces}
+    run = exchange("all_reduce", n)  # as lesson 09 says: rank r begins with part r, then hands on what came last
+    assert all(m.slots[0][0] == (m.sender - s) % n for s, step in enumerate(run.steps) for m in step)
     assert exchange("scatter", n, root=1).sent_pieces(1) == n - 1 == received(exchange("gather", n, root=1), 1)
     sent = [exchange("broadcast", n).sent_pieces(r) for r in range(n)]
     assert sum(sent) == n * (n - 1) and sent[0] == tree * n  # each of the others receives n pieces once

@@ -129,6 +129,12 @@ def _ring(n: int, *, add: bool) -> list[tuple[Message, ...]]:
     return [tuple(Message(r, (r + 1) % n, piece(r, s), add=add) for r in range(n)) for s in range(n - 1)]
 
 
+def _two_rounds(n: int, root: int) -> list[tuple[Message, ...]]:
+    """Pass each piece on from the rank of its number: once around the ring to add up, once more to hand on the sum."""
+    message = lambda r, s: Message(r, (r + 1) % n, (((r - s) % n,) * 2,), add=s < n - 1)  # noqa: E731
+    return [tuple(message(r, s) for r in range(n)) for s in range(2 * (n - 1))]
+
+
 def _scatter(n: int, root: int) -> list[tuple[Message, ...]]:
     """Send one piece a step from the root."""
     return [(Message(root, rank, ((rank, rank),)),) for rank in ((root + s) % n for s in range(1, n))]
@@ -150,15 +156,16 @@ def _barrier(n: int, root: int = 0) -> list[tuple[Message, ...]]:
 
 
 OPERATIONS: dict[str, Plan] = {
-    "broadcast": Plan("every rank gets the tensor of the root", "a binomial tree: those that have it double",
+    "broadcast": Plan("every rank gets the tensor of the root", "a tree: in each step those that have it send it on",
                       _broadcast, _all_at_root, _all, has_root=True),
-    "reduce": Plan("the root gets the sum", "a binomial tree backwards",
+    "reduce": Plan("the root gets the sum", "the tree of broadcast backwards",
                    lambda n, root: _back(_broadcast(n, root), add=True), _all, _all_at_root, has_root=True),
-    "all_reduce": Plan("every rank gets the sum", "a ring: reduce_scatter, then all_gather",
-                       lambda n, root: _ring(n, add=True) + _ring(n, add=False), _all, _all),
-    "all_gather": Plan("every rank gets the pieces of all", "a ring: pass on what came last",
+    "all_reduce": Plan("every rank gets the sum",
+                       "a ring: each rank sends to the next, first to add up, then to hand on the sums",
+                       _two_rounds, _all, _all),
+    "all_gather": Plan("every rank gets the pieces of all", "a ring: each rank sends the next what came last",
                        lambda n, root: _ring(n, add=False), _own, _all),
-    "reduce_scatter": Plan("rank r gets the sum of piece r", "a ring: add and pass on",
+    "reduce_scatter": Plan("rank r gets the sum of piece r", "a ring: each rank adds, and sends to the next",
                            lambda n, root: _ring(n, add=True), _all, _own),
     "scatter": Plan("rank r gets piece r of the root", "one piece a step from the root",
                     _scatter, _all_at_root, _own, has_root=True),
@@ -166,6 +173,6 @@ OPERATIONS: dict[str, Plan] = {
                    lambda n, root: _back(_scatter(n, root)[::-1], add=False), _own, _all_at_root, has_root=True),
     "all_to_all": Plan("rank r gets piece r of every rank", "pairs: in step s each rank sends to the one s further on",
                        _all_to_all, _all, lambda rank, n, root: range(n, 2 * n), two_buffers=True),
-    "barrier": Plan("no rank goes on before all are there", "dissemination: in each step twice as far around",
+    "barrier": Plan("no rank goes on before all are there", "messages that go twice as far in each step",
                     _barrier, _own, _all),
 }  # fmt: skip

@@ -7,7 +7,7 @@ from typing import Any
 
 from course_utils import plots
 from gpu_course.explorers import Explorer, Slider
-from gpu_course.lesson09.explorers.collectives import COLOURS, letter
+from gpu_course.lesson09.explorers.collectives import COLOURS
 from gpu_course.lesson09.explorers.exchange import Exchange, exchange
 
 __all__ = ["Ring", "explore", "ring"]
@@ -106,8 +106,9 @@ def _draw_ring(axes: Any, run: Exchange, step: int) -> None:
         look = {"arrowstyle": "-|>", "color": plots.INK, "linewidth": 1.2, "connectionstyle": "arc3,rad=-0.18"}
         axes.annotate("", xy=end, xytext=start, arrowprops={**look, "shrinkA": 14, "shrinkB": 14}, zorder=9)
         turn = _on_circle(message.sender + 0.5, n, 0.85 if n > 2 else 0.5)
-        axes.text(*turn, letter(message.slots[0][0]), ha="center", va="center", fontsize=9)
-    axes.text(0, -2.25, "pale: partial sums, green: complete", ha="center", fontsize=8, color=plots.MUTED)
+        axes.text(*turn, f"{message.slots[0][0]}", ha="center", va="center", fontsize=9)
+    legend = "on an arrow: the part that is sent\npale: partial sums, green: complete"
+    axes.text(0, -2.35, legend, ha="center", fontsize=8, color=plots.MUTED)
     axes.set(xlim=(-2.5, 2.5), ylim=(-2.35, 2.0), xticks=[], yticks=[], aspect="equal")
     axes.spines[:].set_visible(False)
     axes.grid(False)
