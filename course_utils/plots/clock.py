@@ -117,7 +117,7 @@ def _blamed(gaps: Mapping[str, Sequence[Gap]], total_ns: int) -> _Blamed:
 
 
 def _said(row: str, line: str, cause: str, idle_ns: int) -> str:
-    text = ", ".join(filter(None, [f"{row} idle for {idle_ns / 1e6:.3f} ms: {cause}", line]))
+    text = ", ".join(filter(None, [f"{row} idle for {idle_ns / 1e6:.3f} ms in all: {cause}", line]))
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 

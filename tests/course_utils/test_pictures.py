@@ -68,7 +68,7 @@ def test_a_timeline_shows_parts_gaps_and_the_lines_that_cost_most(sim, steps):
     many = len(timeline.select("kernel")) > 200
     assert (bars["kernel"].get_linewidth()[0] == 0) == many
     first = axes.get_xlabel().split("\n")[1]
-    assert first.startswith("1  sim:0 idle for") and "read files, test_pictures.py:" in first
+    assert first.startswith("1  sim:0 idle for") and " ms in all: read files, test_pictures.py:" in first
     assert rows(axes) == ["sim:0 copies", "sim:0 computes", "host"]
     assert repr(figure) == str(timeline) and axes.get_title(loc="left") == "Simulated T4"
     bare = plots.timeline(timeline, "Case 3", causes=False)

@@ -62,7 +62,7 @@ def describe(s: Scaled) -> str:
         f"Gradients of median {s.median:.0e}, scaled by {s.scale:,.0f}, in {s.fmt.name}: {_share(s.lost)} become zero, "
         f"{_share(s.subnormal)} are subnormal and keep fewer bits, {_share(s.infinite)} become infinite. Of the steps "
         f"with {plots.count_text(s.gradients)} gradients, {_share(s.skipped)} are skipped. Predicted for independent "
-        f"gradients whose logarithm is normal with a standard deviation of {s.decades:g} in decades, an assumption."
+        f"gradients whose power of ten is normally distributed, standard deviation {s.decades:g}: an assumption."
     )
 
 

@@ -328,7 +328,7 @@ class ErrorBar(tables.Table):
 
     def caption(self) -> str:
         used = sum(run.fitted for run in self.runs)
-        return f"Simulated time over published time; left out: {used:,} runs by which constants were chosen"
+        return f"Simulated time over published time; left out: {used:,} runs that set the clock's constants"
 
     def cells(self) -> list[list[str]]:
         rows = []
