@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import itertools
 import re
 import weakref
 
@@ -106,9 +107,8 @@ def test_measure_tells_phases_and_the_line_of_the_reader(device):
         torch.optim.SGD([x], lr=0.1).step()
 
     measured = memory.measure(program, device)
-    phases = list(dict.fromkeys(moment.phase for moment in measured.timeline))
-    assert set(phases) == {"forward", "recomputation", "backward", "optimizer step"}
-    assert phases[0] == "forward" and phases[-1] == "optimizer step"
+    phases = [phase for phase, _ in itertools.groupby(moment.phase for moment in measured.timeline)]
+    assert phases == ["forward", "recomputation", "backward", "optimizer step"]
     assert {one.made.partition(":")[0] for one in measured.at_peak if one.made} == {"test_memory.py"}
     assert any("checkpoint(lambda" in one.made for one in measured.at_peak)
 

@@ -175,7 +175,7 @@ class Ledger(composite.Mode):
         kwargs = kwargs or {}
         if any(kind.__name__ in _WRAPPERS for kind in types):
             return NotImplemented  # PyTorch asks again for the tensors inside
-        if func.namespace == "prim":  # a question, such as the device of a tensor
+        if func.namespace in ("prim", "profiler"):  # a question about a tensor, a mark for a profiler
             return func(*args, **kwargs)
         if func is not _LIFT:
             for tensor in tensors_in((args, kwargs)):
