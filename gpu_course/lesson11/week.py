@@ -56,7 +56,7 @@ __all__ = [
 
 _COLOURS = {
     "training": plots.GREEN, "saving": plots.SKY, "GPU": plots.RED, "node": plots.PLUM, "network": plots.OCHRE,
-    "hang": plots.INK, "slow": "#f2ab93", "checkpoint": plots.BLUE, "preemption": plots.MUTED, "no cause": plots.PALE,
+    "hang": plots.INK, "slow": "#f2ab93", "checkpoint": plots.BLUE, "preemption": "#f0e442", "no cause": plots.PALE,
 }  # fmt: skip
 
 
@@ -87,8 +87,9 @@ def picture(found: Week, title: str = "A week on 512 GPUs, simulated") -> "Figur
     figure, (days, bars) = plots.new(
         (title, "hours lost"), columns=2, widths=(3, 2), height_in=3.2, said=f"{title}: {found}"
     )
-    for (day, colour, alpha), stretches in _stretches(found).items():
-        days.broken_barh(stretches, (day - 0.36, 0.72), color=colour, alpha=alpha, lw=0)
+    for (day, colour, alpha, low, high), stretches in _stretches(found).items():
+        # days count downwards, so the lower edge of a bar has the larger number
+        days.broken_barh(stretches, (day + 0.36 - 0.72 * high, 0.72 * (high - low)), color=colour, alpha=alpha, lw=0)
     days.set(yticks=range(7), yticklabels=[f"day {day}" for day in range(1, 8)], ylim=(6.6, -0.6), xlim=(0, 24))
     days.set(xlabel=f"hour of the day; goodput {found.goodput:.1%}", xticks=range(0, 25, 6))
     bars.barh(names, [lost[name] for name in names], color=[_COLOURS[name] for name in names], height=0.7)
@@ -99,14 +100,19 @@ def picture(found: Week, title: str = "A week on 512 GPUs, simulated") -> "Figur
     return figure
 
 
-def _stretches(lived: Week) -> dict[tuple[int, str, float], list[tuple[float, float]]]:
-    """Return when a day's hours begin and how long they last, by day, colour and how pale it is."""
+def _stretches(lived: Week) -> dict[tuple[int, str, float, float, float], list[tuple[float, float]]]:
+    """Return when a day's hours begin and how long they last, by day, colour, how pale it is, and part of the height.
+
+    Training that is slowed down is green up to its useful share. So each colour has the area of its hours.
+    """
     stretches = defaultdict(list)
     for span in lived.spans:
-        slowed = span.doing == "training" and span.share < 1
-        colour = _COLOURS[span.cause or ("slow" if slowed else span.doing)]
+        alpha = 0.55 if span.doing == "lost" else 1.0
+        parts = [(_COLOURS[span.cause or span.doing], alpha, 0.0, span.share)]
+        if span.share < 1:
+            parts.append((_COLOURS["slow"], 1.0, span.share, 1.0))
         for day in range(span.start_s // DAY_S, (span.end_s - 1) // DAY_S + 1):
             start_s, end_s = max(span.start_s - day * DAY_S, 0), min(span.end_s - day * DAY_S, DAY_S)
-            bar = start_s / HOUR_S, (end_s - start_s) / HOUR_S
-            stretches[day, colour, 0.55 if span.doing == "lost" else 1.0].append(bar)
+            for part in parts:
+                stretches[day, *part].append((start_s / HOUR_S, (end_s - start_s) / HOUR_S))
     return stretches

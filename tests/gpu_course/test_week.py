@@ -47,6 +47,8 @@ def test_one_failure_costs_what_a_hand_counts():
 def test_a_node_that_is_half_as_fast_halves_the_week_and_without_spares_a_failure_costs_a_repair():
     slow = week.run(lambda seen, notes: Decision(), events=[Event(0, "slow", 3, 2.0)])
     assert slow.goodput == 0.5 and slow.spent_s["slow"] == WEEK_S / 2
+    drawn = [path.get_extents() for bars in week.picture(slow).axes[0].collections for path in bars.get_paths()]
+    assert [bar.height for bar in drawn] == pytest.approx([0.72 / 2] * 14)  # green below, slow above, on seven days
     bare = week.run(hourly, events=[Event(30 * HOUR_S, "GPU", 17, 79)], spares=0)
     waited = [span for span in bare.spans if span.doing == "waiting for nodes"]
     assert [span.end_s - span.start_s for span in waited] == [24 * HOUR_S]
