@@ -72,7 +72,7 @@ def tiles(*, n: int, tile: int, each: int, fmt: str, gpu: str) -> Tiles:
 def describe(t: Tiles) -> str:
     """Return the result in words."""
     limit = min(t.limits, key=t.limits.get)
-    starts = f"{t.limits[limit]} blocks at once on a multiprocessor, by its {limit}: occupancy {t.occupancy:.0%}"
+    starts = f"{t.limits[limit]} blocks at once on a multiprocessor (limit: {limit}): occupancy {t.occupancy:.0%}"
     starts = f"does not start: {t.refused}" if t.refused else starts
     more = "" if t.shared_bytes <= STATIC_BYTES else ", more than the 48 KiB that need no opting in"
     bound = "reading" if t.memory_s > t.compute_s else "arithmetic"
