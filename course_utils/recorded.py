@@ -147,7 +147,7 @@ def published(key: str) -> Value:
 
 def _row(fact: Fact) -> tuple[str, float]:
     """Return the label and the number of a fact; of several numbers the highest."""
-    best = f"the highest of {len(fact.y)}: " if len(fact.y) > 1 else ""
+    best = f"the highest of {len(fact.y)} numbers: " if len(fact.y) > 1 else ""
     return f"{best}{fact.curve + ', ' if fact.curve else ''}{fact.what}; {fact.label}", max(fact.y)
 
 

@@ -50,7 +50,6 @@ WIDE = {  # by lesson: cells whose output may have longer lines, and why
     "06": {"profiled-step": TABLE, "ended": MESSAGE, "program": TABLE},
     "07": {"census": RECORD, "wide": LABEL},
     "08": {"shared-reverse": RECORD},
-    "09": {"sync-batch-norm": MESSAGE},
     "10": {"loss-parallel-run": RECORD},
     "11": {
         "in-place": MESSAGE, "hang": RECORD, "memory": MESSAGE, "fork": MESSAGE, "ranks": MESSAGE,
