@@ -39,6 +39,8 @@ def problem(version=sys.version_info, modules=("venv", "ensurepip")):
     if tuple(version[:2]) < (3, 11):
         found = ".".join(str(part) for part in version[:3])
         return f"Python 3.11 or newer is needed, this is {found} ({sys.executable}). Try: make lab PYTHON=python3.13"
+    if tuple(version[:3]) == (3, 13, 0):  # https://github.com/python/cpython/issues/125608
+        return f"torch.compile computes wrong results on Python 3.13.0 ({sys.executable}): take another, even 3.13.1"
     for module in modules:
         try:
             __import__(module)

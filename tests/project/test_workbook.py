@@ -111,6 +111,7 @@ def test_a_damaged_record_loses_no_copy(folders, damage):
 def test_the_set_up_names_what_is_missing_and_a_changed_file_makes_the_environment_out_of_date(tmp_path):
     assert environment.problem() is None
     assert "3.10.4" in environment.problem((3, 10, 4))
+    assert "wrong results" in environment.problem((3, 13, 0)) and environment.problem((3, 13, 1)) is None
     assert "no_such_module" in environment.problem(modules=("no_such_module",))
     file = tmp_path / "pyproject.toml"
     file.write_text("a", encoding="utf-8")
