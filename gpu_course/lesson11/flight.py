@@ -8,6 +8,7 @@ import logging
 import pickle
 import tempfile
 import tomllib
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -70,8 +71,10 @@ def torchfrtrace(dumps: Sequence[dict[str, Any]]) -> str:
     said, logger = io.StringIO(), logging.getLogger("Flight Recorder")
     logger.disabled = True  # at its import the script warns where `tabulate` is missing, which it does not need
     try:
-        from torch.distributed.flight_recorder import fr_trace
-        from torch.distributed.flight_recorder.components import types
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.13, on how PyTorch 2.11 reads types
+            from torch.distributed.flight_recorder import fr_trace
+            from torch.distributed.flight_recorder.components import types
     finally:
         logger.disabled = False
     types.COLLECTIVES.add("barrier")  # which the script of PyTorch 2.11 does not know
