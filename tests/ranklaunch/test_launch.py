@@ -382,6 +382,15 @@ def test_many_lines_are_few_messages_of_a_notebook(monkeypatch):
         assert screen.flushes == 1
 
 
+def test_what_a_long_error_advises_at_its_end_stands_in_the_state_of_its_rank():
+    def work():
+        raise ValueError("not this one, " * 40 + "but another")
+
+    state = failing(work, nprocs=1).states[0]
+    assert state.startswith("raised ValueError: not this one") and state.endswith("but another")
+    assert "characters left out" in state and len(state) < 500
+
+
 def test_the_first_failure_is_named_with_its_line():
     def work():
         if dist.get_rank() == 1:

@@ -20,6 +20,7 @@ _ROOM = Path(__file__).parent
 
 _SHOWN = 8  # frames of the reader in a message
 _LONGEST = 8000  # characters of a message
+_LONGEST_STATE = 400  # characters of what one rank was doing
 
 
 class RankError(RuntimeError):
@@ -101,7 +102,7 @@ class Seen:
             return Trouble("result", state, text, failure.kind, False, failure.at_s)
         if rank in self.failed:
             failure = self.failed[rank]
-            state = f"raised {failure.words.partition(chr(10))[0][:200]}"
+            state = f"raised {short(failure.words.partition(chr(10))[0], _LONGEST_STATE)}"
             text = f"raised {failure.kind}:\n{_raised(failure)}"
             return Trouble("raised", state, text, failure.kind, _lost_partner(failure), failure.at_s)
         if rank in self.ended and rank not in self.returned:
