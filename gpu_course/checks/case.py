@@ -274,8 +274,8 @@ class Case:
     def _finding(self, name: str, why: str, expected: Any, got: Any, counts_as: str = "") -> Finding:
         call = self.doing
         values = ["" if value is ... else shown(value) for value in (expected, got)]
-        if values[0] == values[1] and values[0].startswith("<tensor"):
-            values = ["", ""]  # two large tensors of one shape: `name` says how far apart they are
+        if values[0] == values[1] and "<tensor" in values[0]:
+            values = ["", ""]  # large tensors of one shape: `name` says how far apart they are
         return Finding(name, why, call, *values, said=self._said(), counted=counts_as)
 
     def _said(self) -> str:

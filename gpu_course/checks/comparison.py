@@ -187,7 +187,7 @@ _SHORT = _Short()
 def shown(value: Any) -> str:
     """Return `value` as a message shows it: small tensors whole, large ones by shape, dtype and device."""
     if isinstance(value, torch.Tensor):
-        if value.numel() > 12:
+        if value.numel() > 12 or value.is_meta:  # which has no values
             return f"<tensor {tuple(value.shape)} {str(value.dtype).removeprefix('torch.')} on {value.device}>"
         return " ".join(repr(value).split())
     if isinstance(value, torch.device):

@@ -488,6 +488,16 @@ def test_an_answer_that_gives_something_else_at_a_second_call_is_wrong(double):
     assert "expected: tensor([2., 2.]" in message and "got:      tensor([4., 4.]" in message
 
 
+@pytest.mark.parametrize("packed", [lambda x: x, lambda x: {"weight": x}, lambda x: [x, 3]])
+def test_large_tensors_that_would_be_shown_alike_are_not_shown(double, packed):
+    @double.checks
+    def _(case):
+        case.equal(packed(case.call(torch.ones(20), case.device)), packed(torch.full((20,), 2.0, device=case.device)))
+
+    message = refuse(double, lambda x, device: 3 * x.to(device))
+    assert "has other values, up to 1 apart" in message and "expected:" not in message
+
+
 def test_an_answer_that_cannot_import_is_no_known_mistake(double):
     def imports(x, device):
         import no_such_module
@@ -778,6 +788,11 @@ def test_answers_are_alike_whatever_their_layout_and_the_order_of_their_addition
     assert alike([Note(written.format(5), True, None)], [Note(written.format(17), True, None)])
     assert alike([Note(shared.format("tile", 5), True, None)], [Note(shared.format("part", 6), True, None)])
     assert not alike([Note(written.format(5), True, None)], [Note(shared.format("tile", 5), True, None)])
+
+
+def test_a_tensor_without_values_is_shown_by_its_shape():
+    assert shown(torch.empty(5, 2, device="meta", dtype=torch.bfloat16)) == "<tensor (5, 2) bfloat16 on meta>"
+    assert shown(torch.ones(2)) == "tensor([1., 1.])"
 
 
 def test_a_frozenset_is_a_set():
