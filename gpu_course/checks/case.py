@@ -24,7 +24,7 @@ from course_utils import counting
 from course_utils.explain import explain
 from gpu_course import fields
 from gpu_course.checks import counted, edges, sandbox
-from gpu_course.checks.comparison import difference, shown, where_they_differ
+from gpu_course.checks.comparison import difference, outline, shown, where_they_differ
 from gpu_course.checks.finding import Finding
 from gpu_course.checks.panel import Panel, wrong_panel
 
@@ -33,6 +33,7 @@ _FOLDERS = *(Path(module.__file__ or "").parents[1] for module in (counting, san
 _OURS = "|".join(re.escape(str(folder)) for folder in _FOLDERS)
 _FROM_OURS = re.compile(rf"^(?:{_OURS})[^\n]*?:\d+: (\w+: (?:[^\n]*\n)+?)  [^\n]*(?:\n|\Z)", re.MULTILINE)
 _LONGEST = 1_000  # characters of what an error says, or of an argument
+_LONGEST_CUT = 400  # characters of an argument of which parts are left out
 _MANY = 1_000  # operators: a call of a right answer has fewer
 _PRINTED = 5  # lines of what the answer printed that a message shows
 
@@ -130,10 +131,15 @@ class Case:
         self._words: set[str] = set()  # of all calls
         self._first: _First | None = None  # the first that can be made again
 
-    def call(self, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
+    def call(
+        self, *args: Any, modifies: bool = False, draws: bool | None = None, called: str = "", **kwargs: Any
+    ) -> Any:
         """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs
-        (unless `modifies`), or leaves random state, default device or the like changed."""
-        self._made = _words(self.task.name, args, kwargs)
+        (unless `modifies`), or leaves random state, default device or the like changed.
+
+        `called` are words for this call, where the arguments themselves say less.
+        """
+        self._made = called or _words(self.task.name, args, kwargs)
         return self._run(self.answer, self._made, args, kwargs, modifies, draws, keeps=True)
 
     def use(self, made: Callable, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
@@ -271,12 +277,12 @@ class Case:
         if wrong:
             raise WrongAnswer(self.task, find()) from None
 
-    def _finding(self, name: str, why: str, expected: Any, got: Any, counts_as: str = "") -> Finding:
+    def _finding(self, name: str, why: str, expected: Any, got: Any, counts_as: str = "", note: str = "") -> Finding:
         call = self.doing
         values = ["" if value is ... else shown(value) for value in (expected, got)]
         if values[0] == values[1] and "<tensor" in values[0]:
             values = ["", ""]  # large tensors of one shape: `name` says how far apart they are
-        return Finding(name, why, call, *values, said=self._said(), counted=counts_as)
+        return Finding(name, why, call, *values, said=self._said(), counted=counts_as, note=note)
 
     def _said(self) -> str:
         """Return the first lines that the answer printed in the last call, for the end of a message."""
@@ -319,14 +325,26 @@ class Case:
         finding = functools.partial(self._finding, name, why, expected, got)
         self._judge(name if when else "", bool(when), got, lambda: finding(counts_as=counted.static(name)))
 
-    def equal(self, got: Any, expected: Any, *, rtol: float = 1e-5, atol: float = 1e-6, why: str = "") -> None:
-        """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values."""
-        problem = difference(got, expected, rtol=rtol, atol=atol)
+    def equal(
+        self,
+        got: Any,
+        expected: Any,
+        *,
+        what: str = "the result",
+        rtol: float = 1e-5,
+        atol: float = 1e-6,
+        why: str = "",
+    ) -> None:
+        """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values.
+
+        `what` names what is compared, and `why` is a note on it: no reason, because the cause is not known.
+        """
+        problem = difference(got, expected, rtol=rtol, atol=atol, where=what)
 
         def shown_of() -> tuple[Any, Any]:
             return where_they_differ(got, expected, rtol=rtol, atol=atol)[::-1]
 
-        self._judge("equal", bool(problem), got, lambda: self._finding(problem, why, *shown_of()))
+        self._judge("equal", bool(problem), got, lambda: self._finding(problem, "", *shown_of(), note=why))
 
     def budget(self, what: str, used: int, allowed: int, why: str = "") -> None:
         """Raise `WrongAnswer` if more than `allowed` of `what` were used: the result is right, the way is not."""
@@ -417,8 +435,14 @@ def _cut(text: str) -> str:
 
 
 def _words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
-    words = [_cut(shown(arg)) for arg in args] + [f"{word}={_cut(shown(value))}" for word, value in kwargs.items()]
+    words = [_argument(arg) for arg in args] + [f"{word}={_argument(value)}" for word, value in kwargs.items()]
     return f"{name}({', '.join(words)})"
+
+
+def _argument(value: Any) -> str:
+    """Return an argument as a message shows it: whole, or in outline where it would be long and yet not whole."""
+    text = shown(value)
+    return text if len(text) <= (_LONGEST_CUT if "…" in text else _LONGEST) else outline(value)
 
 
 def _type_name(value: Any) -> str:

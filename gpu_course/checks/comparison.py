@@ -184,6 +184,29 @@ class _Short(reprlib.Repr):
 _SHORT = _Short()
 
 
+def outline(value: Any) -> str:
+    """Return `value` as a message shows it where that would be long: of what a container holds, long parts by kind."""
+    if isinstance(value, dict):
+        parts, (begin, end) = [f"{key!r}: {_kind(part)}" for key, part in value.items()], "{}"
+    elif isinstance(value, list | tuple):
+        parts, (begin, end) = [_kind(part) for part in value], "()" if isinstance(value, tuple) else "[]"
+    else:
+        return _cut(shown(value))
+    return begin + ", ".join(parts[:8] + ["…"] * (len(parts) > 8)) + end
+
+
+def _kind(part: Any) -> str:
+    """Return a part of a container in at most 60 characters: a container by its type and length."""
+    text = shown(part)
+    if len(text) <= 60:
+        return text
+    return f"<{type(part).__name__} of {len(part)}>" if isinstance(part, dict | list | tuple) else f"{text[:59]}…"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LIMIT else text[: _LIMIT - 1] + "…"
+
+
 def shown(value: Any) -> str:
     """Return `value` as a message shows it: small tensors whole, large ones by shape, dtype and device."""
     if isinstance(value, torch.Tensor):
@@ -207,4 +230,4 @@ def shown(value: Any) -> str:
         text = " ".join(repr(value).split()) if whole else _SHORT.repr(value)
     except Exception as error:
         return f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text if len(text) <= _LIMIT else text[: _LIMIT - 1] + "…"
+    return _cut(text)

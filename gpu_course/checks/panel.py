@@ -67,7 +67,7 @@ def wrong_panel(name: str, finding: Finding, hint: str, below: Callable[[], Any]
         look.headline(seen),
         look.mono(textwrap.dedent(more)) if more else "",
         look.compared(values) if values else "",
-        f"<div>Why it matters: {html.escape(finding.why)}</div>" if finding.why else "",
+        f"<div>{html.escape(finding.reason)}</div>" if finding.reason else "",
         look.quiet(printed[0]) + look.mono(textwrap.dedent(printed[2])) if finding.said else "",
         look.quiet(hint),
     ]

@@ -192,7 +192,7 @@ def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Ten
     why = "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)"
     case.instead(without, f"gives {', '.join(without[:1])} no gradient", why)
     for name, grad, right in zip(names, grads, wanted, strict=True):
-        case.equal(grad, right, why=f"this is the gradient of {name}: it must be that of the plain blocks")
+        case.equal(grad, right, what=f"the gradient of {name}", why="it must be that of the plain blocks")
     return counts.by_operator["addmm"]
 
 

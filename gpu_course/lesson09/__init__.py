@@ -68,7 +68,7 @@ def _(case: Case) -> None:
         for rank, calls in enumerate(ranks):
             call, counts = calls[index], calls[index].counts
             check_call(case, call, rank)
-            case.equal(call.value, torch.cat(group).mean(), why=f"this is what rank {rank} returned")
+            case.equal(call.value, torch.cat(group).mean(), what=f"rank {rank}'s result")
             nbytes = max([counts.message_bytes // max(counts.messages, 1), *counts.collective_bytes.values()])
             case.instead(
                 nbytes > 2 * call.width,
@@ -154,7 +154,7 @@ def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) ->
     used = ", ".join(counts.collectives)
     case.instead(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
     check_call(case, call, rank)
-    case.equal(call.value, expected, rtol=0, atol=0, why=f"this is what rank {rank} returned")
+    case.equal(call.value, expected, rtol=0, atol=0, what=f"rank {rank}'s result")
     case.budget("messages a rank", counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
     allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
     case.instead(

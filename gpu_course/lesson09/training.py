@@ -107,7 +107,7 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
                 expected=other,
                 got=got,
             )
-            case.equal(got, parameter.grad, rtol=1e-3, why=f"this is the gradient of {name} on rank {rank}")
+            case.equal(got, parameter.grad, rtol=1e-3, what=f"the gradient of {name} on rank {rank}")
         for when, name, why in (
             (seen["rows"] > rows, f"the result is right, but {seen['rows']} rows are computed at once, and a "
              f"micro-batch has {rows}", "that needs the memory of the large batch, which accumulation is to save"),
@@ -155,7 +155,7 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> bool:
     none = [value is None or (isinstance(value, list) and not value) for value in values]
     case.instead(not none[0] and any(none), "only rank 0 returns the losses", "each rank can return them", got=values)
     for rank, got in enumerate(values):
-        case.equal(got, losses, rtol=1e-4, why=f"this is what rank {rank} returned")
+        case.equal(got, losses, rtol=1e-4, what=f"rank {rank}'s result")
         once = ranks[rank]["once"]
         case.instead(not isinstance(once, list) or len(once) != 1, "asked for one epoch, it returns no single loss",
                      "how many epochs there are is said by `epochs`", got=once)  # fmt: skip

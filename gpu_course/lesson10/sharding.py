@@ -105,7 +105,7 @@ def _check_states(case: Case, nprocs: int) -> None:
         for rank, calls in enumerate(ranks):
             call = calls[index]
             check_call(case, call, rank)
-            case.equal(call.value, _whole_state(total), why=f"this is what rank {rank} returned")
+            case.equal(call.value, _whole_state(total), what=f"rank {rank}'s result")
             sent, shard = call.counts.collective_bytes.copy(), 4 * -(-total // nprocs)
             sent["broadcast"] //= nprocs  # counted on each rank, given by one
             case.instead(
@@ -262,7 +262,7 @@ def _(case: Case) -> None:
         case.instead(
             spread, "returns DTensors", "each rank would return only its own part: full_tensor() gathers the whole"
         )
-        case.equal(got, dict(_alone()), rtol=1e-4, why=f"this is what rank {rank} returned")
+        case.equal(got, dict(_alone()), rtol=1e-4, what=f"rank {rank}'s result")
         if difference(got, dict(_alone()), rtol=1e-4, atol=1e-6):
             continue  # the values name the mistake, whatever is sharded
         blocks = sum(value.nbytes for value in _tower().blocks.parameters())

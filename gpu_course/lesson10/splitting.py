@@ -155,19 +155,19 @@ def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradient
     near = {"rtol": 1e-4, "atol": 1e-5}
     for rank, seen in enumerate(ranks):
         check_call(case, seen["call"], rank)
-        case.equal(seen["value"], right, why=f"this is what rank {rank} returned", **near)
+        case.equal(seen["value"], right, what=f"rank {rank}'s result", **near)
     for rank, seen in enumerate(ranks):
         _, _, of_v = (part.chunk(len(ranks))[rank] for part in seen["gradients"]["qkv.bias"].chunk(3))
         case.instead(not of_v.any(), f"the result is right, but rank {rank} does not compute its own heads",
                      "rank 0 has the first: a rank keeps, and saves, the weights of its own heads alone")  # fmt: skip
         for name in ("x", "out.bias"):
             why = "all ranks hold it whole, and each must get all of its gradient"
-            case.equal(seen["gradients"][name], gradients[name], why=f"this is the gradient of {name} on rank {rank}: "
-                       f"{why}", **near)  # fmt: skip
+            what = f"the gradient of {name} on rank {rank}"
+            case.equal(seen["gradients"][name], gradients[name], what=what, why=why, **near)
     for name in ("qkv.weight", "qkv.bias", "out.weight"):
         total = sum(seen["gradients"][name] for seen in ranks)
-        why = f"this is the gradient of {name}, summed over the ranks, of which each has its own part"
-        case.equal(total, gradients[name], why=why, **near)
+        what, why = f"the gradient of {name}, summed over the ranks,", "each rank has its own part of it"
+        case.equal(total, gradients[name], what=what, why=why, **near)
     size, used, part = right.nbytes, max(seen["call"].counts.flops for seen in ranks), flops // len(ranks)
     forward, backward = ranks[0]["call"].counts.collective_bytes.total(), ranks[0]["back"].total()
     hands = "a rank hands {:,} bytes to collectives {}, and {:,} are enough"

@@ -143,8 +143,7 @@ def _(case: Case) -> None:
     long_run[1] = {**long_run[1], "entries": long_run[1]["entries"][1:]}  # then only rank 2 has forgotten call 12
     for name, dumps in cases.items():
         hang = hangs()[name]
-        got = case.call(dumps)
-        case.about(f"blame(dumps of {name!r}, {hang.ranks} ranks)", case.device)
+        got = case.call(dumps, called=f"blame(dumps of {name!r}, {hang.ranks} ranks)")
         rank, call, line = hang.to_blame
         three = isinstance(got, tuple) and len(got) == 3
         case.instead(not three, "is not a rank, a call and a line", f"({rank}, {call!r}, {line}), say", got=got)

@@ -160,7 +160,7 @@ def _gradients(case: Case, got: tuple[torch.Tensor | None, ...], wanted: list[to
             f"the rows of the weight that make {name} would never train: no detach() on the way",
         )
     for name, value, right in zip(("x", "the weight"), got, wanted, strict=True):
-        case.equal(value, right.to(case.device), rtol=1e-3, atol=1e-4, why=f"this is the gradient of {name}")
+        case.equal(value, right.to(case.device), rtol=1e-3, atol=1e-4, what=f"the gradient of {name}")
 
 
 def _slowly(x: torch.Tensor, weight: torch.Tensor, heads: int) -> torch.Tensor:
@@ -367,7 +367,8 @@ def _(case: Case) -> None:
                     case.equal(
                         seen["held"][name],
                         value,
-                        why=f"in place: this is what the tensor that was the gradient of {name} on rank {rank} holds",
+                        what=f"the tensor that was the gradient of {name} on rank {rank}",
+                        why="in place: the mean belongs into that tensor",
                     )
                 counts = seen["call"].counts  # send one message in all, by one dist.all_reduce
                 case.budget("messages", counts.collectives.total() + counts.messages, 1, "each one has a latency")

@@ -35,7 +35,8 @@ from gpu_course import settings as watched
 from gpu_course.catalogue import registry
 from gpu_course.checks import Case, Edit, Exercise, WrongAnswer, edit, exercise, read, sandbox, unsolved
 from gpu_course.checks.case import load_libraries
-from gpu_course.checks.comparison import difference, shown
+from gpu_course.checks.comparison import difference, outline, shown
+from gpu_course.checks.finding import Finding
 from gpu_course.checks.mistakes import Note, alike
 from tests import children
 from tests.simgpu.simulated import fork_children
@@ -460,6 +461,59 @@ def test_a_message_is_short_however_long_the_words_of_an_error_are(double):
         raise ValueError("word " * 10_000)
 
     assert len(refuse(double, fails)) < 1_500
+
+
+def checked_by(check) -> Exercise:
+    """Return an exercise of its own that `check` judges."""
+
+    @exercise(title="Given", minutes=1, difficulty=1, hints=("first", "second"), limit_s=0.4)
+    def given(state: dict) -> dict:
+        """Return `state`."""
+        return state
+
+    given.checks(check)
+    return given
+
+
+def test_a_long_argument_is_shown_whole_or_in_outline():
+    state = {"step": 3, "rows": [[1.0, 2.0]] * 40, "weights": {"0": torch.ones(2), "1": torch.ones(200)}}
+    said = refuse(checked_by(lambda case: case.call(state)), lambda state: state["bias"])
+    assert "given({'step': 3, 'rows': [[1.0, 2.0], [1.0, 2.0]," in said
+    state["more"] = {str(number): torch.ones(12) for number in range(8)}
+    said = refuse(checked_by(lambda case: case.call(state)), lambda state: state["bias"])
+    assert "given({'step': 3, 'rows': <list of 40>, 'weights': {'0': tensor([1., 1.])" in said
+    assert "'more': <dict of 8>}) on" in said
+    assert outline(("a", [100] * 30, "b" * 99)) == f"('a', [100, 100, 100, 100, 100, 100, ...], '{'b' * 58}…)"
+    assert outline(list(range(9))) == "[0, 1, 2, 3, 4, 5, 6, 7, …]"
+
+
+def test_a_call_has_the_words_of_the_check_also_where_the_answer_raises():
+    said = refuse(checked_by(lambda case: case.call({}, called="given(nothing)")), lambda state: state["step"])
+    assert said.startswith("given(nothing) on ") and "raises KeyError" in said
+
+
+def test_what_is_compared_has_its_name():
+    said = refuse(
+        checked_by(lambda case: case.equal(case.call({"a": 1}), {"a": 2}, what="the state")), lambda state: state
+    )
+    assert "the state['a'] is 1, expected 2" in said and "Note" not in said and "Why it matters" not in said
+
+
+def test_a_note_stands_where_the_cause_is_not_known_and_the_reason_where_it_is(third):
+    said = refuse(third, lambda x: x * 0)
+    assert "\n  Note: by hand\n" in said and "Why it matters" not in said
+    said = refuse(third, lambda x: x - x / 2)
+    assert "\n  Why it matters: a half is more\n" in said and "Note" not in said
+    with pytest.raises(WrongAnswer) as caught:
+        third.examine(lambda x: x * 0, PLACES)
+    assert "<div>Note: by hand</div>" in caught.value.panel.html
+
+
+def test_a_named_mistake_keeps_what_else_than_the_result_was_compared():
+    seen = Finding("the gradient of x has other values", expected="1", got="2", note="on rank 0")
+    named = seen.named("halves", "a half is more")
+    assert named.name == "halves: the gradient of x has other values" and named.reason.endswith("a half is more")
+    assert dataclasses.replace(seen, name="rank 0's result has other values").named("halves", "").name == "halves"
 
 
 def test_a_result_without_values_is_told_by_its_device(double):

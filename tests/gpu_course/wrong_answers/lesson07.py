@@ -48,7 +48,7 @@ WRONG = {
         ("comes near that of the whole batch", _naive_in_bfloat16),
     ],
     "run_blocks": [
-        ("this is the gradient of x", _packs_in_half),
+        ("the gradient of x", _packs_in_half),
         ("copies to the host", _offloads),
     ],
     "largest_batch": [
