@@ -101,20 +101,20 @@ def _(case: Case) -> None:
             ):  # fmt: skip
                 case.instead(when, name, why)
         case.equal(got, expected, rtol=1e-6, atol=0, why="the median of the repetitions, each timed alone")
-    for failing in (0, 1):  # an error of `work` reaches the caller
+    for failing, kind in itertools.product((0, 1), (ZeroDivisionError, torch.OutOfMemoryError)):
         bench = Bench(case.device, 1, (1, 1, 1))
-        error = case.error_of(_fails_once(failing), bench.clock, bench.synchronize, 1, 2)
-        hidden = not isinstance(error, ZeroDivisionError)
+        error = case.error_of(_fails_once(failing, kind), bench.clock, bench.synchronize, 1, 2)
+        hidden = not isinstance(error, kind)  # an error of `work` reaches the caller
         case.instead(hidden, "hides an error of `work`", "work that fails has no time: let the error pass")
 
 
-def _fails_once(failing: int) -> Callable[[], None]:
-    """Return work whose call with this number, from 0 on, fails."""
+def _fails_once(failing: int, kind: type[Exception]) -> Callable[[], None]:
+    """Return work whose call with this number, from 0 on, raises an error of this kind."""
     calls = itertools.count()
 
     def work() -> None:
         if next(calls) == failing:
-            raise ZeroDivisionError("work failed")
+            raise kind("work failed")
 
     return work
 
