@@ -9,6 +9,7 @@ import numbers
 import re
 import traceback
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -376,7 +377,7 @@ def load_libraries(device: torch.device) -> None:
 def _raised(answer: Callable, error: BaseException) -> str:
     """Return in words what the answer raised, with the reader's own line."""
     if isinstance(error, RecursionError):
-        return "calls itself without end"
+        return "calls itself without end" + _own_line(answer, error)
     message = _first_line(error)
     return (
         f"raises {type(error).__name__}"
@@ -395,19 +396,23 @@ def explained(error: BaseException) -> str:
 
 
 def _own_line(answer: Callable, error: BaseException) -> str:
-    """Return the last line of the answer's own source that `error` went through, or nothing."""
+    """Return the last line of the answer's own source that `error` went through, or nothing.
+
+    Of an answer that calls itself without end, it is the line that calls.
+    """
     methods = methods_of(answer) if inspect.isclass(answer) else [answer]
     methods = [inspect.unwrap(method) for method in methods]  # torch.no_grad() as a decorator has lines of its own
     codes = [method.__code__ for method in methods if hasattr(method, "__code__")]
     files = {code.co_filename for code in codes}
-    own = [place for place in traceback.walk_tb(error.__traceback__) if place[0].f_code.co_filename in files]
+    places = [(frame.f_code, number) for frame, number in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if place[0].co_filename in files]
     if not own:
         return ""
-    frame, number = own[-1]
-    text = linecache.getline(frame.f_code.co_filename, number).strip()
+    ran, number = Counter(own).most_common(1)[0][0] if isinstance(error, RecursionError) else own[-1]
+    text = linecache.getline(ran.co_filename, number).strip()
     around = [code for code in codes if number in _lines(code)]
     if not around:  # a helper that the answer calls
-        name = re.sub(r"(\.<locals>\.<\w+>)+$", "", frame.f_code.co_qualname).rpartition("<locals>.")[2]
+        name = re.sub(r"(\.<locals>\.<\w+>)+$", "", ran.co_qualname).rpartition("<locals>.")[2]
         return f"\n  in `{name}`:  {text}"
     code = max(around, key=lambda code: code.co_firstlineno)
     owner = f"`{code.co_name}`" if inspect.isclass(answer) else "your function"
