@@ -1,5 +1,6 @@
 """How do checks call a function that is compiled, and see its graphs and where they break?"""
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
+from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gpu_course.checks import Case
@@ -28,7 +30,9 @@ class Alone:
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)
         try:
-            with _disable_current_modes():
+            with contextlib.ExitStack() as stack, _disable_current_modes():
+                for _ in _get_current_function_mode_stack():
+                    stack.enter_context(_pop_mode_temporarily())
                 return self.function(*args)
         finally:
             logging.disable(before)
