@@ -1,6 +1,7 @@
 import functools
 import json
 import os
+import sys
 import threading
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 from torch.distributed import _functional_collectives as functional_collectives
 
 import simgpu
-from simgpu.device import communication
+from simgpu.device import communication, dispatcher
 from tests.simgpu import strategies
 
 ranklaunch = pytest.importorskip("ranklaunch", reason="a cluster starts its ranks by it")
@@ -387,6 +388,18 @@ def test_launch_says_what_does_not_fit_names_failures_and_ranks_know_their_machi
         lambda: (os.environ["LOCAL_RANK"], os.environ["LOCAL_WORLD_SIZE"], str(rank_device())), nprocs=3, cluster=H100
     )
     assert where == [("0", "2", "sim:0"), ("1", "2", "sim:0"), ("0", "1", "sim:0")]
+
+
+def test_forked_ranks_find_the_rules_of_autocast_and_ranks_without_a_simulated_gpu_have_no_device_sim():
+    def registered():
+        with torch.autocast("sim"):
+            product = torch.ones(2, 2, device="sim") @ torch.ones(2, 2, device="sim")
+        known = dispatcher.register_autocast.cache_info()
+        return product.dtype, known.misses, known.hits
+
+    hits = int(sys.platform == "linux")  # elsewhere a rank is a fresh process
+    assert simgpu.launch(registered, cluster=H100) == [(torch.float16, 1, hits)] * 2
+    assert launch(lambda: hasattr(torch, "sim"), devices=["cpu", "cpu"]) == [False, False]
 
 
 def test_a_message_that_no_rank_answers_is_named_with_the_line_that_began_it():

@@ -3,7 +3,7 @@
 import math
 import os
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
@@ -39,16 +39,24 @@ def register(module: ModuleType) -> None:
     attention.register(library)
     for name, made in _RANKS.items():
         library.impl(name, partial(_rank_out, operator_of(name), operator_of(made)), "AutogradMeta")
-    fallback = torch.library.Library("_", "IMPL")  # operators that are on no list keep their inputs' format
-    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
-    register_rules(library, "sim")
+    register_autocast()
     for kind in ("sim", "cuda"):
         see_wrapped_tensors(kind)
-    _kept.extend((guard, library, fallback))
+    _kept.extend((guard, library))
     replace_functions(module)
     compiling.replace()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=state.note_fork)
+
+
+@cache
+def register_autocast() -> None:
+    """Register the rules of `torch.autocast("sim")`, which mean nothing to a process without the device `sim`."""
+    fallback = torch.library.Library("_", "IMPL")  # operators that are on no list keep their inputs' format
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    library = torch.library.Library("aten", "IMPL")
+    register_rules(library, "sim")
+    _kept.extend((fallback, library))
 
 
 class _Guard(TORCH._C._acc.DeviceGuard):

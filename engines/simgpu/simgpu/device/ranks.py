@@ -41,7 +41,8 @@ def launch(
     for given in ("devices", "start"):
         if given in kwargs:
             raise TypeError(f"leave {given} out: the ranks of a cluster compute on simulated GPUs")
-    ranklaunch.preload("torch.distributed.tensor", __name__)  # the first is imported by the first operator
+    # the first is imported by the first operator
+    ranklaunch.preload("torch.distributed.tensor", "simgpu.device.before_fork")
     with without_face():
         pairs = ranklaunch.launch(
             fn, *args, nprocs=nprocs, timeout_s=timeout_s, devices=["cpu"] * arguments.whole("nprocs", nprocs),
