@@ -131,7 +131,10 @@ def _ring(n: int, *, add: bool) -> list[tuple[Message, ...]]:
 
 def _two_rounds(n: int, root: int) -> list[tuple[Message, ...]]:
     """Pass each piece on from the rank of its number: once around the ring to add up, once more to hand on the sum."""
-    message = lambda r, s: Message(r, (r + 1) % n, (((r - s) % n,) * 2,), add=s < n - 1)  # noqa: E731
+
+    def message(r: int, s: int) -> Message:
+        return Message(r, (r + 1) % n, (((r - s) % n,) * 2,), add=s < n - 1)
+
     return [tuple(message(r, s) for r in range(n)) for s in range(2 * (n - 1))]
 
 
