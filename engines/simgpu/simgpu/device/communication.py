@@ -161,9 +161,10 @@ class Lent:
     def back(self) -> None:
         """Wait until nobody holds what was lent."""
         for _ in range(_LOOKS):
-            if len(self._gone) == len(self._watch):
+            gone = len(self._gone) == len(self._watch)
+            time.sleep(_PAUSE_S)  # if all is gone, too: the thread that lets go last may be about to free the bytes
+            if gone:
                 return
-            time.sleep(_PAUSE_S)
 
 
 class Work(TORCH._C._distributed_c10d.Work):
