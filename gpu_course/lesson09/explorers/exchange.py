@@ -123,19 +123,10 @@ def _back(steps: list[tuple[Message, ...]], *, add: bool) -> list[tuple[Message,
     return [tuple(Message(m.receiver, m.sender, m.slots, add=add) for m in step) for step in reversed(steps)]
 
 
-def _ring(n: int, *, add: bool) -> list[tuple[Message, ...]]:
-    """Pass each piece once around the ring. Added up, it ends at the rank of its number, else it begins there."""
-    piece = lambda rank, step: (((rank - step - add) % n,) * 2,)  # noqa: E731
+def _ring(n: int, first: int, *, add: bool) -> list[tuple[Message, ...]]:
+    """Pass each piece once around the ring: at first, each rank sends the piece `first` places before its own."""
+    piece = lambda rank, step: (((rank - step - first) % n,) * 2,)  # noqa: E731
     return [tuple(Message(r, (r + 1) % n, piece(r, s), add=add) for r in range(n)) for s in range(n - 1)]
-
-
-def _two_rounds(n: int, root: int) -> list[tuple[Message, ...]]:
-    """Pass each piece on from the rank of its number: once around the ring to add up, once more to hand on the sum."""
-
-    def message(r: int, s: int) -> Message:
-        return Message(r, (r + 1) % n, (((r - s) % n,) * 2,), add=s < n - 1)
-
-    return [tuple(message(r, s) for r in range(n)) for s in range(2 * (n - 1))]
 
 
 def _scatter(n: int, root: int) -> list[tuple[Message, ...]]:
@@ -165,11 +156,11 @@ OPERATIONS: dict[str, Plan] = {
                    lambda n, root: _back(_broadcast(n, root), add=True), _all, _all_at_root, has_root=True),
     "all_reduce": Plan("every rank gets the sum",
                        "a ring: each rank sends to the next, first to add up, then to hand on the sums",
-                       _two_rounds, _all, _all),
+                       lambda n, root: _ring(n, 0, add=True) + _ring(n, -1, add=False), _all, _all),
     "all_gather": Plan("every rank gets the pieces of all", "a ring: each rank sends the next what came last",
-                       lambda n, root: _ring(n, add=False), _own, _all),
+                       lambda n, root: _ring(n, 0, add=False), _own, _all),
     "reduce_scatter": Plan("rank r gets the sum of piece r", "a ring: each rank adds, and sends to the next",
-                           lambda n, root: _ring(n, add=True), _all, _own),
+                           lambda n, root: _ring(n, 1, add=True), _all, _own),
     "scatter": Plan("rank r gets piece r of the root", "one piece a step from the root",
                     _scatter, _all_at_root, _own, has_root=True),
     "gather": Plan("the root gets the pieces of all", "one piece a step to the root",
