@@ -187,12 +187,12 @@ _SHORT = _Short()
 def outline(value: Any) -> str:
     """Return `value` as a message shows it where that would be long: of what a container holds, long parts by kind."""
     if isinstance(value, dict):
-        parts, (begin, end) = [f"{key!r}: {_kind(part)}" for key, part in value.items()], "{}"
+        parts, (begin, end) = [f"{key!r}: {_kind(part)}" for key, part in list(value.items())[:8]], "{}"
     elif isinstance(value, list | tuple):
-        parts, (begin, end) = [_kind(part) for part in value], "()" if isinstance(value, tuple) else "[]"
+        parts, (begin, end) = [_kind(part) for part in value[:8]], "()" if isinstance(value, tuple) else "[]"
     else:
         return _cut(shown(value))
-    return begin + ", ".join(parts[:8] + ["…"] * (len(parts) > 8)) + end
+    return begin + ", ".join(parts + ["…"] * (len(value) > 8)) + end
 
 
 def _kind(part: Any) -> str:
