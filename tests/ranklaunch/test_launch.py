@@ -175,6 +175,21 @@ def test_custom_operators_of_a_cell_travel_with_their_gradients():
     assert launch(by_name, torch.tensor(2.0), nprocs=1) == [6]
 
 
+def test_operators_of_pytorch_travel_with_functions_alone_that_name_them():
+    negative = torch.ops.prims.neg.default  # one of a hundred that PyTorch makes by one function
+
+    def by_text(x):
+        return torch.ops.prims.neg(x)
+
+    def by_value(x):
+        return negative(x), torch.ops.prims.neg(x)
+
+    assert any(wire._of_torch(one) for one in wire._typed())
+    assert b"prims::" not in wire.dumps_call(by_text, (), {}) + wire.dumps_start(None)
+    assert launch(by_text, torch.tensor(2.0), nprocs=1) == [-2]
+    assert launch(by_value, torch.tensor(2.0), nprocs=1) == [(-2, -2)]
+
+
 def test_results_that_only_cloudpickle_can_send_come_back():
     def work():
         class Local:

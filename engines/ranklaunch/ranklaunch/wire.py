@@ -206,6 +206,14 @@ def _by_value_only(function: Any) -> bool:
     return typed or "<locals>" in function.__qualname__
 
 
+def _of_torch(operator: CustomOpDef) -> bool:
+    """Return whether an operator comes with a module of PyTorch, as a hundred of `torch._prims` do: ranks have these.
+
+    Only who names one in a function sends it.
+    """
+    return operator._init_fn.__module__.partition(".")[0] == "torch"
+
+
 def _found(name: str, made: list[CustomOpDef]) -> Any:
     """Return an operator by its name; `made` are there once this is called."""
     return pkgutil.resolve_name(name)
@@ -295,7 +303,7 @@ def _dumps_function(fn: Any, value: Any, parts: dict[str, Any]) -> bytes:
         if module is not None:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return dumps(_Beside(_sendable(_typed()), value))
+            return dumps(_Beside(_sendable([one for one in _typed() if not _of_torch(one)]), value))
         except Exception as error:
             first, *used = _culprit(parts) or ["the call"]
             name = f"{first}{''.join(f' uses {one}' for one in used)}{', which' if used else ''}"
