@@ -20,6 +20,7 @@ __all__ = [
     "train_step", "whole",
 ]  # fmt: skip
 preload(__name__)  # the ranks of nearly every cell use it
+preload("torch.distributed.optim", "torch.distributed.pipelining")  # half a second each, once instead of on each rank
 
 
 def learned(stage: nn.Module) -> list[torch.Tensor]:
