@@ -196,22 +196,18 @@ def _code(make: Callable[..., types.CodeType], parts: tuple[Any, ...], file: str
 
 
 def _typed() -> list[CustomOpDef]:
-    """Return the custom operators whose functions travel by value, as a rank does not have them."""
-    return [one for one in OPDEFS.values() if _by_value_only(one._init_fn)]
+    """Return the custom operators whose functions travel by value, as a rank does not have them.
+
+    PyTorch makes a hundred of its own inside a function; `import torch` does so in each rank.
+    """
+    made = (one for one in OPDEFS.values() if _by_value_only(one._init_fn))
+    return [one for one in made if not one._init_fn.__module__.startswith("torch.")]
 
 
 def _by_value_only(function: Any) -> bool:
     """Return whether a function or a class stands where a rank could not import it from."""
     typed = function.__module__ in {"__main__", *cloudpickle.list_registry_pickle_by_value()}
     return typed or "<locals>" in function.__qualname__
-
-
-def _of_torch(operator: CustomOpDef) -> bool:
-    """Return whether an operator comes with a module of PyTorch, as a hundred of `torch._prims` do: ranks have these.
-
-    Only who names one in a function sends it.
-    """
-    return operator._init_fn.__module__.partition(".")[0] == "torch"
 
 
 def _found(name: str, made: list[CustomOpDef]) -> Any:
@@ -303,7 +299,7 @@ def _dumps_function(fn: Any, value: Any, parts: dict[str, Any]) -> bytes:
         if module is not None:
             cloudpickle.register_pickle_by_value(module)
         try:
-            return dumps(_Beside(_sendable([one for one in _typed() if not _of_torch(one)]), value))
+            return dumps(_Beside(_sendable(_typed()), value))
         except Exception as error:
             first, *used = _culprit(parts) or ["the call"]
             name = f"{first}{''.join(f' uses {one}' for one in used)}{', which' if used else ''}"
