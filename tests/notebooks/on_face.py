@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,18 +112,26 @@ def environment(folder: Path, ran: Path) -> dict[str, str]:
 
 def inside(path: Path, memory: str, found: Path) -> None:
     """Switch the face on and run all code cells of a notebook; write to `found` after each what is known so far."""
-    from IPython.core.interactiveshell import InteractiveShell
-
     import simgpu
 
     simgpu.cuda(gpus=GPUS, memory=memory)
-    left = LEFT_OUT.get(path.stem.partition("_")[0], {})
+    number = path.stem.partition("_")[0]
+    run_cells(path, found, LEFT_OUT.get(number, {}), MAY_FAIL.get(number, {}))
+
+
+def run_cells(path: Path, found: Path, left_out: Container[str] = (), may_fail: Container[str] = ()) -> None:
+    """Run the code cells of the notebook at `path` in this process, without Jupyter; write the results to `found`.
+
+    The file holds what is known so far after each cell: the number of cells, the errors and the seconds by cell. Cells
+    in `left_out` are skipped, and an error of one in `may_fail` does not count.
+    """
+    from IPython.core.interactiveshell import InteractiveShell
+
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-    cells = [cell for cell in cells if cell["id"] not in left]
+    cells = [cell for cell in cells if cell["id"] not in left_out]
     seen = {"cells": len(cells), "failed": {cell["id"]: "was not reached" for cell in cells}, "seconds": {}}
     sys.path[0], sys.argv = "", [path.name]
     shell = InteractiveShell.instance()
-    may_fail = MAY_FAIL.get(path.stem.partition("_")[0], {})
     for cell in cells:
         print(f"\n== {cell['id']}", flush=True)
         began = time.monotonic()
