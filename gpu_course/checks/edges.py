@@ -12,6 +12,8 @@ to the answer: an exercise without a model need not speak of frozen parameters.
 
 import contextlib
 import copy
+import functools
+import itertools
 import math
 import numbers
 from collections.abc import Iterator, Mapping
@@ -375,6 +377,36 @@ def sliced(x: torch.Tensor) -> torch.Tensor:
     wide = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 3), 77, device=x.device).to(x.dtype)
     view = wide[..., 1 : 1 + x.shape[-1]] if x.dim() > 1 else wide[1 : 1 + 2 * len(x) : 2]
     return view.copy_(x)
+
+
+@functools.cache
+def has_double(device: torch.device) -> bool:
+    """Return whether `device` computes in float64: Apple's GPUs refuse such a tensor, some of Intel's its operators."""
+    try:
+        torch.zeros(1, device=device, dtype=torch.float64) * 1
+    except (TypeError, RuntimeError):
+        return False
+    return True
+
+
+def supporting(device: torch.device, values: Any) -> torch.device:
+    """Return `device`, or the CPU where it has no float64 and `values` (tensors, modules, a dtype) are of that type."""
+    leaves = [leaf.parameters() if isinstance(leaf, nn.Module) else [leaf] for leaf in tree_leaves(values)]
+    needs_it = any(getattr(one, "dtype", one) in (torch.float64, torch.complex128) for one in itertools.chain(*leaves))
+    return torch.device("cpu") if needs_it and not has_double(device) else device
+
+
+@functools.cache
+def scaling(device: torch.device) -> torch.device:
+    """Return `device`, or the CPU where a `GradScaler` fails on it: its division is in float64."""
+    weight = torch.ones(1, device=device, requires_grad=True)
+    scaler = torch.amp.GradScaler(device.type)
+    scaler.scale(weight.sum()).backward()
+    try:
+        scaler.unscale_(torch.optim.SGD([weight]))
+    except (TypeError, RuntimeError):
+        return torch.device("cpu")
+    return device
 
 
 def on(x: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -47,7 +47,8 @@ def _(case: Case) -> None:
         torch.tensor([0.1], dtype=torch.float64),
         torch.tensor([1 + 2j]),
     ):
-        case.equal(case.call(x, case.device), (x + x).to(case.device), why="twice `x`, of its type, on `device`")
+        device = edges.supporting(case.device, x)
+        case.equal(case.call(x, device), (x + x).to(device), why="twice `x`, of its type, on `device`")
     for device in (elsewhere(case.device), torch.device("cpu")):  # "on `device`"
         got = case.call(torch.ones(2), device)
         case.equal(got, 2 * torch.ones(2).to(device), why="the caller chooses the device, not a name in the function")

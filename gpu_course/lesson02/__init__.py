@@ -149,6 +149,7 @@ def _(case: Case) -> None:
         ),
         (elsewhere(case.device), [torch.ones(1)]),
     ):
+        device = edges.supporting(device, batch)
         got = case.call(batch, device)
         expected = tree_map_only(torch.Tensor, lambda tensor, device=device: tensor.to(device), batch)
         case.equal(got, expected, why="the device changes and nothing else: values, types, what is no tensor")
@@ -211,6 +212,7 @@ def _(case: Case) -> None:
         (edges.permuted(small), torch.tensor([3.0, 3.0]), there),
         (edges.sliced(small), torch.tensor([3.0, 3.0]), there),
     ):
+        device = edges.supporting(device, points)
         points = edges.on(points, device)
         got = case.call(points, query)
         sent, read = case.counts.bytes_d2h, case.counts.host_reads
@@ -290,7 +292,7 @@ def _(case: Case) -> None:
         edges.sliced(table),
         1 + 1e-9 * table.double(),
     ):
-        _normalised(case, x, case.device)
+        _normalised(case, x, edges.supporting(case.device, x))
     for device in (elsewhere(case.device), torch.device("cpu")):  # "where `x` is"
         _normalised(case, table, device)
 
@@ -498,7 +500,7 @@ def _(case: Case) -> None:
         (numbers[1::5], 2),
         (torch.arange(9, device=case.device), 5),
         (numbers[5:6], 1),
-        (torch.arange(12.0, dtype=torch.float64, device=case.device)[3::2], 3),
+        (torch.arange(12.0, dtype=torch.float64, device=edges.supporting(case.device, torch.float64))[3::2], 3),
         (torch.arange(12.0, device=case.device).half()[1:], 3),
         (torch.arange(6.0, device=elsewhere(case.device))[1:], 2),
         (torch.arange(6.0)[1:], 2),
@@ -585,7 +587,7 @@ def _noting(device: torch.device, counts: counting.Counts) -> Callable[[], None]
 
     def synchronize() -> None:
         synchronize.asked.append(counts.copies_d2h)
-        torch.get_device_module(device).synchronize(device)
+        torch.accelerator.synchronize(device)
 
     synchronize.asked = []
     return synchronize

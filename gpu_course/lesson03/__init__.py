@@ -356,6 +356,7 @@ def _any_tensors(case: Case) -> None:
         (sharp, elsewhere(case.device)),
         (sharp, torch.device("cpu")),
     ):
+        device = edges.supporting(device, prediction)
         target = torch.linspace(-1, 1, prediction.numel(), dtype=prediction.dtype).view(prediction.shape)
         got = case.call(edges.on(prediction, device), target.to(device), 0.5)
         rows = zip(prediction.tolist(), target.tolist(), strict=True)
@@ -503,6 +504,7 @@ def _(case: Case) -> None:
         (edges.UGLY, elsewhere(case.device)),
         (edges.UGLY, torch.device("cpu")),
     ):
+        device = edges.supporting(device, weight)
         got = case.call(edges.on(weight, device), 3)
         case.equal(got, torch.cat((weight, torch.zeros(-len(weight) % 3, weight.shape[1]).to(weight))).to(device))
     for rows, width, multiple, half in (

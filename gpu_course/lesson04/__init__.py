@@ -102,8 +102,9 @@ def _(case: Case) -> None:
         (mask, edges.permuted(large)),
         (mask, edges.sliced(large).double()),
     ):
-        layer = case.call(which).to(case.device, x.dtype)
-        x = edges.on(x, case.device)
+        place = edges.supporting(case.device, x)
+        layer = case.call(which).to(place, x.dtype)
+        x = edges.on(x, place)
         _equals_by_hand(case, case.use(layer, x), x, *_weight_and_bias(case, layer, which), which)
 
 
@@ -374,6 +375,7 @@ def _(case: Case) -> None:
         (large, [2, 2], elsewhere(case.device)),
         (large, [2, 2], torch.device("cpu")),
     ):
+        device = edges.supporting(device, states)
         index = torch.tensor(lengths, dtype=torch.int64)
         got = case.call(edges.on(states, device), index.to(device))
         case.equal(got, torch.stack([states[i, length - 1] for i, length in enumerate(lengths)]).to(device))
@@ -521,13 +523,14 @@ def _(case: Case) -> None:
 
 def _keeps(case: Case, path: Path, model: nn.Module, state: dict[str, torch.Tensor]) -> None:
     """Fail unless a model that is filled stays, beside its numbers and its place, what it was."""
-    before = state_of(model.to(case.device))
+    device = edges.supporting(case.device, model)
+    before = state_of(model.to(device))
     model.to("cpu")
-    got = case.call(model, path, case.device, modifies=True)
+    got = case.call(model, path, device, modifies=True)
     changed = left_changed(before, state_of(model))
     case.instead(changed, f"leaves the model in another state: {changed}", "only fill and move it")
     types = {name: value.dtype for name, value in model.state_dict().items()}
-    expected = {name: value.to(case.device, types[name]) for name, value in state.items()}
+    expected = {name: value.to(device, types[name]) for name, value in state.items()}
     why = "every tensor of the file under its name, on `device`"
     case.equal(dict(got.state_dict()), expected, rtol=0, atol=0, why=why)
 
@@ -614,8 +617,9 @@ def _(case: Case) -> None:
         halves = first.to(a), nn.Sequential(nn.Tanh(), nn.Linear(4, 8), nn.Linear(8, 2)).to(b)
         halves[1].train(halves[0].training)
         _two_halves(case, halves, (a, b), edges.on(x, start))
-    exact = nn.Linear(3, 4).double().to(here), nn.Linear(4, 2).double().to(there)
-    _two_halves(case, exact, (here, there), torch.randn(2, 3).double())
+    exact = nn.Linear(3, 4).double(), nn.Linear(4, 2).double()
+    here, there = (edges.supporting(place, exact) for place in (here, there))
+    _two_halves(case, (exact[0].to(here), exact[1].to(there)), (here, there), torch.randn(2, 3).double())
 
 
 def _two_halves(

@@ -75,9 +75,10 @@ def _(case: Case) -> None:
             case.instead(waits, "lets the host wait for the device", why)
     for model in models():  # "train `model`", whatever it is
         x = torch.randn(3, 6, dtype=next(model.parameters()).dtype)
-        model.to(case.device)
-        follows(case, model, train_step, edges.permuted(x), torch.tensor([2, 0, 5]), case.device)
-        follows(case, model, train_step, edges.sliced(x), torch.tensor([1, 1, 1]), case.device)
+        device = edges.supporting(case.device, model)
+        model.to(device)
+        follows(case, model, train_step, edges.permuted(x), torch.tensor([2, 0, 5]), device)
+        follows(case, model, train_step, edges.sliced(x), torch.tensor([1, 1, 1]), device)
     pictures = nn.Sequential(nn.Conv1d(2, 3, 1), nn.Flatten(), nn.Linear(9, 6)).to(case.device)
     follows(case, pictures, train_step, torch.randn(3, 2, 3), torch.tensor([2, 0, 5]), case.device)
 
@@ -215,10 +216,10 @@ def _keeps_the_model(case: Case) -> None:
         unchanged(case, before, model, "an evaluation leaves the model as it was")
         same = all(one.grad is old for one, old in zip(model.parameters(), gradients, strict=True))
         case.instead(not same, "changes the gradients of the model", "the caller may still use them")
-    exact = Classifier().double().to(case.device)
-    x, y = data[1]
-    right = (exact.layers(x.double().to(case.device)).argmax(dim=1) == y.to(case.device)).float().mean().item()
-    case.equal(case.call(exact, [(x.double(), y)], case.device, modifies=True, draws=True), right)
+    exact, (x, y) = Classifier().double(), data[1]
+    device = edges.supporting(case.device, exact)
+    right = (exact.to(device).layers(x.double().to(device)).argmax(dim=1) == y.to(device)).float().mean().item()
+    case.equal(case.call(exact, [(x.double(), y)], device, modifies=True, draws=True), right)
 
 
 @evaluate.alternative("a copy is evaluated, so nothing is to be put back; costs the model's memory once more")
@@ -289,7 +290,7 @@ def _(case: Case) -> None:
     for device, dtype in (
         (elsewhere(case.device), torch.float32),
         (torch.device("cpu"), torch.float32),
-        (case.device, torch.float64),
+        (edges.supporting(case.device, torch.float64), torch.float64),
     ):  # "on the device of the losses"
         losses = [torch.tensor(value, dtype=dtype, device=device) for value in (0.1, 0.7)]
         expected = torch.tensor((0.1 + 5 * 0.7) / 6, dtype=dtype, device=device)
@@ -370,8 +371,9 @@ def _(case: Case) -> None:
         dtype = next(model.parameters()).dtype
         rows = edges.permuted(torch.randn(4, 6, dtype=dtype)), edges.sliced(torch.randn(1, 6, dtype=dtype))
         data = list(zip(rows, (torch.tensor([2, 0, 5, 5]), torch.tensor([1])), strict=True))
+        device = edges.supporting(case.device, model)
         for given in (data, data[::-1], data[:1], iter(data)):
-            follows(case, model.to(case.device), train_epoch, given, case.device)
+            follows(case, model.to(device), train_epoch, given, device)
 
 
 train_epoch.alternative(
@@ -429,17 +431,18 @@ amp_step.leaves_out("a norm is a length", "number_zero number_negative number_la
 
 @amp_step.checks
 def _(case: Case) -> None:
+    here = edges.scaling(case.device)
     for sizes, max_norm, scale, dtype in (
         ((8,), 1e6, 2.0**10, torch.float16),
         *[((1,), 1e6, 2.0**10, torch.float16)] * 4,  # "the loss of `logits.float()`": a mean would hide its digits
         ((8,), 0.05, 2.0**10, torch.float16),
         ((8, 6), 1e6, 1.0, torch.bfloat16),
     ):
-        training = Training(case.device, scale)
+        training = Training(here, scale)
         for parameter in training.model.parameters():
             parameter.grad = torch.full_like(parameter, 0.5)  # somebody left them behind
         for batch in batches(sizes, scale=5.0):
-            x, y = (part.to(case.device) for part in batch)
+            x, y = (part.to(here) for part in batch)
             # the scaler objects to a wrong order, in words that do not say what is wrong
             with case.rather(lambda log=training.log: _scaler_in_order(case, log.text)):
                 got, waits = training.call(case, training.scaler, x, y, dtype, max_norm)
@@ -464,8 +467,8 @@ def _(case: Case) -> None:
             case.budget("host reads", waits, 1, "scaler.step() looks once whether a gradient is inf; that is enough")
             left, why = training.scaler.get_scale(), "scaler.update() knows when to change it"
             case.instead(left != scale, "sets the scale itself", why, expected=scale, got=left)
-    training = Training(case.device, scale=2.0**40)
-    x, y = (part.to(case.device) for part in batches((4,))[0])
+    training = Training(here, scale=2.0**40)
+    x, y = (part.to(here) for part in batches((4,))[0])
     training.call(case, training.scaler, x, y, torch.float16, 1.0)
     why = "scaler.step(optimizer) sees that they are inf and leaves the step out"
     case.instead(training.moved().any(), "steps where gradients overflow", why)

@@ -120,7 +120,8 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     shown = {} if got == expected else {"expected": expected, "got": got}
     for name, value in was.items():
         case.instead(difference(now[name], value), f"the {name} is not what it was", _WHY[name], **shown)
-    case.equal(got, expected, rtol=0, atol=0)
+    tolerance = 1e-5 if case.device.type in ("mps", "xpu") else 0  # on these two, the last bits may differ
+    case.equal(got, expected, rtol=tolerance, atol=0)
 
 
 def _another_process(case: Case) -> None:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edges, edit, lesson
 from gpu_course.common.left_out import PROGRAM
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
@@ -310,6 +310,7 @@ train_pairs.leaves_out(
 
 @train_pairs.checks
 def _(case: Case) -> None:
+    case.about("", edges.scaling(case.device))
     for scale in (4.0, 12.0, 20.0):
         model, right, batches = embedding(), embedding(), pairs(scale)
         passes = Passes(model)

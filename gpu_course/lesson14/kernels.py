@@ -144,8 +144,9 @@ def _(case: Case) -> None:
 
 def _folds(case: Case, linear: nn.Linear, norm: nn.BatchNorm1d, dtype: torch.dtype) -> None:
     """Fail unless the answer makes of both one layer that does the same, and leaves both as they were."""
-    linear, norm = (copy.deepcopy(layer).to(case.device, dtype) for layer in (linear, norm))
-    x = torch.randn(9, linear.in_features, dtype=dtype).to(case.device)
+    device = edges.supporting(case.device, dtype)
+    linear, norm = (copy.deepcopy(layer).to(device, dtype) for layer in (linear, norm))
+    x = torch.randn(9, linear.in_features, dtype=dtype).to(device)
     before = [copy.deepcopy(dict(layer.state_dict())) for layer in (linear, norm)]
     states = [state_of(layer) for layer in (linear, norm)]
     with torch.no_grad():

@@ -1,0 +1,79 @@
+"""Does each check accept right answers on a device that has no float64, as Apple's GPUs and some of Intel's?
+
+The simulated GPU is that device: here an operator that would put float64 on it raises the error of `torch.mps`.
+"""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from course_utils import devices
+from gpu_course.catalogue import registry
+from gpu_course.checks import Edit, edges
+from tests.gpu_course.right_answers import stored
+
+pytestmark = pytest.mark.skipif(devices.simulated() is None, reason="there is a real GPU beside it")
+REFUSED = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
+WIDE = torch.float64, torch.complex128
+DRAW_IT = (  # exercises whose checks have a case in float64, or a scaler
+    "double move_batch nearest normalise windows huber pad_vocabulary MaskedLinear last_states load_checkpoint "
+    "forward_on_two train_step evaluate mean_loss train_epoch amp_step bias_gelu_backward keep_rows_operator "
+    "train_pairs fold"
+)
+EXERCISES = [
+    pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one.name not in DRAW_IT.split()))
+    for one in registry()
+    if not one.task.simulated  # that runs on the simulated GPU everywhere
+]
+
+
+class NoFloat64(TorchDispatchMode):
+    """Raises the error of an Apple GPU where an operator puts float64 on the simulated GPU."""
+
+    supports_higher_order_operators = True  # those of `torch.library.opcheck`
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor) and leaf.device.type == "sim" and leaf.dtype in WIDE:
+                raise TypeError(REFUSED)
+        return result
+
+
+@contextmanager
+def without_float64():
+    probes = edges.has_double, edges.scaling
+    for probe in probes:
+        probe.cache_clear()
+    try:
+        with NoFloat64():
+            yield
+    finally:
+        for probe in probes:
+            probe.cache_clear()
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_the_reference_is_accepted_and_float64_is_tried_all_the_same(exercise):
+    with without_float64(), edges.recording() as seen:
+        exercise.examine(exercise.reference, devices.simulated())
+    assert seen.missing() & {"double", "double_model"} <= set(exercise.left_out)
+
+
+STORED = [
+    pytest.param(one, answer, id=f"{one.lesson}-{one.name}-{at}")
+    for one in registry()
+    if one.name in DRAW_IT.split()
+    for at, (name, answer) in enumerate(stored(one))
+    if name != "puts_it_back_in_any_case"  # it says `.double()` on the device, which is wrong there
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("exercise", "answer"), STORED)
+def test_a_stored_right_answer_is_accepted(exercise, answer):
+    with without_float64():
+        exercise.examine(answer.of(exercise.reference) if isinstance(answer, Edit) else answer, devices.simulated())
