@@ -1,0 +1,39 @@
+"""Session on a real GPU, rehearsed: parts end in time, failures reach the file, and the summary names them."""
+
+import json
+import time
+
+import pytest
+
+from benchmarks import gpu_session
+
+
+@pytest.mark.slow
+def test_a_rehearsal_of_a_lesson_and_its_references_fails_nowhere(tmp_path):
+    for stage in ("references", "lessons"):
+        seen = gpu_session.run_part(stage, "00", time.monotonic() + 600, "T4", tmp_path / "out.json")
+        assert seen["seconds"] and not seen["failed"] and "ended" not in seen, seen
+    assert (tmp_path / "out_lessons_00.log").read_text().count("== ") == len(seen["seconds"])
+
+
+@pytest.mark.slow
+def test_each_class_of_host_work_is_measured_in_a_rehearsal(tmp_path):
+    seen = gpu_session.run_part("host", "all", time.monotonic() + 600, "T4", tmp_path / "out.json")
+    assert not seen["failed"] and all(us > 0 for us in seen["measured"].values()), seen
+    classes = {name.partition(":")[0] for name in seen["measured"]}
+    assert classes >= {"bare light", "bare library", "backward", "optimizer", "graph", "compiled", "wait", "view"}
+
+
+def test_a_part_for_which_no_time_is_left_and_one_that_is_cut_say_so(tmp_path, monkeypatch):
+    assert gpu_session.run_part("host", "all", 0.0, "T4", tmp_path / "out.json")["not_run"]
+    monkeypatch.setattr(gpu_session, "parts", lambda stage: ("all",))
+    monkeypatch.setattr(gpu_session, "run_part", lambda stage, *_: {"failed": {stage: "raises"}, "ended": -9})
+    result = gpu_session.session(0.1, "T4", tmp_path / "out.json")
+    assert json.loads((tmp_path / "out.json").read_text()) == result
+    assert "all references: raises" in (text := gpu_session.summary(result))
+    assert "lessons: 1 failed; ended early or not run: all" in text
+
+
+def test_without_a_device_the_command_names_the_rehearsal(capsys):
+    assert gpu_session.main([]) == 2
+    assert "--face T4" in capsys.readouterr().err
