@@ -5,6 +5,7 @@ import html
 import logging
 import os
 import platform
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +25,8 @@ def pick() -> torch.device:
 
     A real GPU is taken only after one small kernel ran on it. The device carries an index, except the CPU. The
     environment variable COURSE_DEVICE (cpu, sim, cuda, mps or xpu) overrides the order, also for ranks and kernels:
-    another value raises ValueError, and a real GPU that does not work RuntimeError. Where the simulated GPU cannot be,
-    the CPU is returned and the reason is printed once.
+    another value raises ValueError, and a real GPU that does not work RuntimeError; sim hides real ones. Where the
+    simulated GPU cannot be, the CPU is returned and the reason is printed once.
     """
     wanted = "sim" if os.environ.get("SIMGPU_ONLY") else os.environ.get("COURSE_DEVICE", "")
     for name in ("RANKLAUNCH_DEVICE", "KERNELCHECK_DEVICE") if wanted else ():
@@ -52,7 +53,7 @@ def _pick(wanted: str) -> torch.device:
         problems.append(f"{device} is there, but a first small kernel failed: {error}")
     if wanted in _REAL:
         raise RuntimeError(f"COURSE_DEVICE is {wanted}: {problems[0]}")
-    device, reason = _simulated()
+    device, reason = _simulated(hides=bool(wanted))
     if device is not None:
         return device
     print(f"The course runs on the CPU here. {'. '.join([*problems, f'No simulated GPU: {reason}'])}")
@@ -221,10 +222,15 @@ def _available(kind: str) -> bool:
 
 
 @functools.cache
-def _simulated() -> tuple[torch.device | None, str]:
-    """Return the simulated GPU, enabled, or None and the reason why it cannot be or does not work."""
+def _simulated(hides: bool = False) -> tuple[torch.device | None, str]:
+    """Return the simulated GPU, enabled, or None and the reason why it cannot be or does not work.
+
+    Where it `hides` a real GPU, as COURSE_DEVICE=sim asks, a line on standard error says so.
+    """
     try:
         import simgpu
     except Exception as error:  # the way out: the lessons then run on the CPU
         return None, f"{type(error).__name__}: {error}".partition("\n")[0]
+    if hides and (said := simgpu.hide_accelerators(children=False)):
+        print(f"COURSE_DEVICE=sim: {said}.", file=sys.stderr)
     return simgpu.ready()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import simgpu
-from simgpu.device import child_process, enabling
+from simgpu.device import child_process, enabling, hiding
 from tests import children
 
 __all__ = ["_fresh", "consistent", "forget", "fork_children", "on_sim"]
@@ -17,7 +17,7 @@ def fork_children(monkeypatch):
     """Let `simgpu.run_in_child` fork its process from one that has torch, where a fresh Python is not what is tried."""
 
     def finished(file: Path, wait) -> int:
-        done = children.run("-m", "simgpu.device.child_process", file, env={**os.environ, **child_process._HIDDEN})
+        done = children.run("-m", "simgpu.device.child_process", file, env={**os.environ, **hiding.HIDDEN})
         file.with_suffix(".out").write_text(done.stdout, encoding="utf-8")
         file.with_suffix(".err").write_text(done.stderr, encoding="utf-8")
         return done.returncode

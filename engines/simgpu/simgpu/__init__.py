@@ -47,7 +47,6 @@ from simgpu.device import collectives
 from simgpu.device.child_process import LIMIT_S as CHILD_LIMIT_S
 from simgpu.device.child_process import (
     Unavailable,
-    hide_accelerators,
     remember_sources,
     run_in_child,
     sources,
@@ -55,6 +54,7 @@ from simgpu.device.child_process import (
 )
 from simgpu.device.compiled import Compiled, CompiledGraph, CompiledKernel, GraphBreak, GraphPass, compiled
 from simgpu.device.enabling import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
+from simgpu.device.hiding import hide_accelerators
 from simgpu.device.races import RaceError
 from simgpu.device.ranks import launch
 from simgpu.device.readings import Memory, Settings, forgive, idle, is_simulated, memory, restore, settings

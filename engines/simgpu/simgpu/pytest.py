@@ -1,7 +1,7 @@
 """`pytest -p simgpu.pytest`: tests that want CUDA run on simulated GPUs, where there is no real one.
 
-CUDA's face is on before any conftest is read, so that tests which skip themselves without a GPU do not. In a process
-with a real GPU the plugin leaves everything as it is, and the header of the run says so.
+CUDA's face is on before any conftest is read, so that tests which skip themselves without a GPU do not. A real GPU is
+hidden from the run, and the summary says so; it also says why, with `-q` too, where there can be no simulated one.
 """
 
 from collections.abc import Generator
@@ -9,11 +9,11 @@ from collections.abc import Generator
 import pytest
 import torch
 
-from simgpu.device import enabling, readings
+from simgpu.device import enabling, hiding, readings
 from simgpu.face import switch
 from simgpu.machine import hosts
 
-_given: dict[str, str] = {}  # "refused": why there are no simulated GPUs in this run
+_given: dict[str, str] = {}  # "refused": why there are no simulated GPUs in this run; "hidden": which real ones
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,8 +31,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     """Switch CUDA's face on."""
     options = early_config.known_args_namespace
-    reason = enabling.unavailable()
-    if reason is not None:
+    if hidden := hiding.hide_accelerators(children=False):
+        _given["hidden"] = hidden
+    if (reason := enabling.unavailable()) is not None:
         _given["refused"] = reason
         return
     try:
@@ -44,11 +45,19 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say on what the tests run."""
-    if _given:
-        return f"simgpu: off, since {_given['refused']}"
+    if "refused" in _given:
+        return "simgpu: off"
     settings = readings.settings()  # not torch.cuda, which would begin
     count, size = len(settings.capacity_bytes), f"{settings.capacity_bytes[0] / 2**30:.1f} GiB"
     return f"simgpu: {count} x Simulated {settings.spec.name}, {size}: memory and times are simulated"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what became of real GPUs, and why there are no simulated ones where there are none; `-q` leaves it."""
+    if "refused" in _given:
+        terminalreporter.write_line(f"simgpu: off, so that nothing ran on simulated GPUs: {_given['refused']}")
+    elif "hidden" in _given:
+        terminalreporter.write_line(f"simgpu: {_given['hidden']}")
 
 
 @pytest.hookimpl(wrapper=True)

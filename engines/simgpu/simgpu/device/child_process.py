@@ -5,7 +5,6 @@ arguments from FILE and writes into it what the function returned or raised.
 """
 
 import contextlib
-import functools
 import inspect
 import linecache
 import os
@@ -19,10 +18,9 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
-import torch
+from simgpu.device.hiding import HIDDEN, hide_accelerators
 
 LIMIT_S = 180.0
-_HIDDEN = {"SIMGPU_ONLY": "1", "CUDA_VISIBLE_DEVICES": "", "ZE_AFFINITY_MASK": "none", "SIMGPU_CUDA": ""}
 
 
 class Unavailable(RuntimeError):
@@ -69,7 +67,7 @@ def _finished(file: Path, wait: Callable[[subprocess.Popen[bytes]], object]) -> 
         file.with_suffix(".out").open("wb") as out,
         file.with_suffix(".err").open("wb") as err,
         subprocess.Popen(
-            command, env={**os.environ, **_HIDDEN}, stdin=subprocess.DEVNULL, stdout=out, stderr=err
+            command, env={**os.environ, **HIDDEN}, stdin=subprocess.DEVNULL, stdout=out, stderr=err
         ) as process,
     ):
         try:
@@ -96,20 +94,6 @@ def without_face() -> Generator[None]:
     finally:
         if before is not None:
             os.environ["SIMGPU_CUDA"] = before
-
-
-def hide_accelerators() -> None:
-    """Let PyTorch say in this process that there is no real GPU; no environment variable hides Apple's.
-
-    `torch.cuda.is_available` stays as it is, since CUDA's face lets it answer for simulated GPUs.
-    """
-    os.environ.update(_HIDDEN)
-    if hasattr(torch._C, "_cuda_getDeviceCount"):
-        torch._C._cuda_getDeviceCount = lambda: 0
-        torch.cuda._cached_device_count = 0
-    modules: list[Any] = [torch.xpu, torch.mps, torch.backends.mps]
-    for module in modules:
-        module.is_available = functools.cache(lambda: False)  # PyTorch's compiler asks for its __wrapped__
 
 
 def sources(fn: Any) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.hooks import RemovableHandle
 
 from simgpu.accounting import allocator as caching
-from simgpu.device import state
+from simgpu.device import hiding, state
 from simgpu.device.state import World
 from simgpu.ground import arguments, places
 from simgpu.ground.torch_internals import TORCH
@@ -32,9 +32,12 @@ def unavailable() -> str | None:
     """Return why the simulated GPU cannot be enabled in this process, or None if it can."""
     if enabled():
         return None
-    for name in ("cuda", "xpu", "mps"):
-        if getattr(torch, name).is_available():
-            return f"this process has a real accelerator ({name}); the simulated GPU is never enabled beside one"
+    if kinds := hiding.present():
+        way = "start it anew" if hiding.in_use() else "call simgpu.hide_accelerators() first"
+        return (
+            f"this process has a real accelerator ({', '.join(kinds)}); the simulated GPU is never enabled beside one: "
+            f"{way}, or run the program by `python -m simgpu`"
+        )
     taken = torch._C._get_privateuse1_backend_name()
     if taken != "privateuseone" or hasattr(torch, "sim"):
         return f"another package has taken PyTorch's extension point for devices, under the name {taken!r}"

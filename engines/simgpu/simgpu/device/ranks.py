@@ -8,8 +8,9 @@ from typing import Any
 import torch
 
 from simgpu.device import communication
-from simgpu.device.child_process import hide_accelerators, without_face
+from simgpu.device.child_process import without_face
 from simgpu.device.enabling import enable
+from simgpu.device.hiding import hide_accelerators
 from simgpu.device.timelines import ClusterTimeline, Timeline, timeline
 from simgpu.ground import arguments
 from simgpu.machine.cluster import Cluster

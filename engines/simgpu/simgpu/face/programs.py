@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
+from simgpu.device import hiding
 from simgpu.face import notebooks, options
 from simgpu.face.switch import cuda
 from simgpu.reports import command as command_line
@@ -41,6 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         wished = command_line.wishes(given)
         how = {"memory": given.memory, "allocator": given.allocator, "errors": given.errors, "host": given.host}
         how["races"] = given.races
+        if said := hiding.hide_accelerators(children=False):
+            print(f"python -m simgpu: {said}", file=sys.stderr)
         cuda(given.gpu, gpus=given.gpus, **how)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         sys.exit(f"python -m simgpu: {error}")

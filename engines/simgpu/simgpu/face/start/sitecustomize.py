@@ -55,6 +55,7 @@ class _AfterTorch:
         self._is_on = True
         import simgpu
 
+        simgpu.hide_accelerators(children=False)  # as the process did that started this one
         simgpu.cuda(**json.loads(os.environ["SIMGPU_CUDA"]))
         if os.environ.get("SIMGPU_REPORT"):
             from simgpu.reports.command import start_in_rank
