@@ -1,5 +1,6 @@
 """Which exercises and explorers has the course? They stand in the folders of lessons."""
 
+import ast
 import importlib
 import re
 from collections.abc import Iterator
@@ -20,19 +21,26 @@ def numbers() -> list[str]:
 
 
 def registry() -> Iterator[Exercise]:
-    """Yield every exercise of every lesson, in the order of the lessons and of their modules."""
-    for number in numbers():
+    """Yield every exercise of every lesson, in the order in which readers meet them."""
+    for number, found in names().items():
         loaded = importlib.import_module(f"{__package__}.lesson{number}")
-        yield from [found for found in vars(loaded).values() if isinstance(found, Exercise)]
+        yield from [getattr(loaded, name) for name in found]
 
 
 def names() -> dict[str, list[str]]:
     """Return the names of each lesson's exercises. They are read from the files: importing all takes over a second."""
-    names_by_lesson = {}
-    for number in numbers():
-        texts = [path.read_text(encoding="utf-8") for path in sorted((_FOLDER / f"lesson{number}").glob("*.py"))]
-        names_by_lesson[number] = [name for text in texts for name in _EXERCISE.findall(text)]
-    return names_by_lesson
+    return {number: _names(_FOLDER / f"lesson{number}") for number in numbers()}
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names in the `__all__` of a lesson that have a file of answers, as exercises have."""
+    door = ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body
+    shown = next(node.value for node in door if isinstance(node, ast.Assign | ast.AnnAssign) and node.value)
+    found = [name for name in ast.literal_eval(shown) if (folder / f"{name}.diff").exists()]
+    if found:
+        return found
+    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
+    return [name for text in texts for name in _EXERCISE.findall(text)]
 
 
 def explorer(name: str) -> ModuleType:

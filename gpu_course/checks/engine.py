@@ -52,22 +52,11 @@ from course_utils import arguments, devices
 from gpu_course import fields
 from gpu_course import solved as store
 from gpu_course.checks import edges
+from gpu_course.checks.answers import Alternative, Edit, Row, beside, edit, read_lesson, source_of
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, methods_of
 from gpu_course.checks.child import examine_in_child
 from gpu_course.checks.comparison import shown
-from gpu_course.checks.mistakes import (
-    Alternative,
-    Edit,
-    Mistake,
-    Note,
-    Recording,
-    edit,
-    examined,
-    read,
-    recognised,
-    recorded,
-    source_of,
-)
+from gpu_course.checks.mistakes import Mistake, Note, Recording, examined, recognised, recorded
 from gpu_course.checks.panel import buttons, right_panel, show_alone
 from gpu_course.checks.unread import syntax_error
 
@@ -106,7 +95,8 @@ def exercise(
 ) -> "Callable[[Callable], Exercise]":
     """Make an `Exercise` of the reference answer below the decorator, a function or a class.
 
-    The arguments, and the `options` `draws`, `limit_s`, `simulated` and `where`, are the fields of `Task`.
+    The arguments, and the `options` `draws`, `limit_s`, `simulated` and `where`, are the fields of `Task`. Its lesson
+    is the one in whose folder the reference stands, unless it is named.
     """
     if isinstance(hints, str) or len(hints) < 1:  # a text is a sequence of letters, too
         raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
@@ -118,7 +108,8 @@ def exercise(
     def make(reference: Callable) -> Exercise:
         if not inspect.getdoc(reference):
             raise ValueError(f"the reference {reference.__name__} needs a docstring: it is the task in one sentence")
-        return Exercise(reference, Task(lesson, reference.__name__, title, minutes, difficulty, hints, **options))
+        number = lesson or reference.__module__.partition(".lesson")[2].partition(".")[0]
+        return Exercise(reference, Task(number, reference.__name__, title, minutes, difficulty, hints, **options))
 
     return make
 
@@ -202,13 +193,18 @@ class Exercise:
 
     @property
     def mistakes(self) -> list[Mistake]:
-        """The known mistakes: edits of the reference, from `mistakes.diff` beside it, and those written as answers."""
-        return [*self._edited, *self._written]
+        """The known mistakes: those of the file beside the reference, and those written as answers."""
+        return [*self._beside, *self._written]
 
     @functools.cached_property
-    def _edited(self) -> list[Mistake]:
-        rows = read(Path(inspect.getfile(self.reference)).with_name("mistakes.diff")).get(self.name, [])
-        return [Mistake(row.name, row.why, one.of(self.reference)) for row in rows for one in row.edits]
+    def _beside(self) -> list[Mistake]:
+        rows = read_lesson(Path(inspect.getfile(self.reference)).with_name("mistakes.diff")).get(self.name, [])
+        edited = [(row, one.of(self.reference)) for row in rows for one in row.answers]
+        return [Mistake(row.name, row.why, made) for row, made in edited or self.stored("mistake")]
+
+    def stored(self, kind: str) -> list[tuple[Row, Callable]]:
+        """Return the answers of the file beside the reference, each with its row: "mistake", "right" or "wrong"."""
+        return beside(self.reference).of(kind, self.reference)
 
     def check(self, answer: Callable) -> Callable:
         """Check `answer` and return it; not attempted, it returns the reference, so that later cells work.
@@ -256,7 +252,8 @@ class Exercise:
     def _what_next(self) -> list[str]:
         """Return how much of the lesson is solved, and which of its exercises comes next."""
         module = sys.modules.get(f"gpu_course.lesson{self.lesson}")
-        lesson = [found for found in vars(module).values() if isinstance(found, Exercise)] if module else []
+        shown = [getattr(module, name) for name in getattr(module, "__all__", ())]
+        lesson = [found for found in shown if isinstance(found, Exercise)]
         if self not in lesson:
             return []
         done, here = store.solved(), lesson.index(self)

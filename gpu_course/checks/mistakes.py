@@ -1,20 +1,13 @@
 """Which known mistake is this? A mistake is the wrong answer itself; an answer that does the same gets its name."""
 
 from __future__ import annotations
-import __future__
 
 import contextlib
 import copy
-import functools
 import gc
-import inspect
-import linecache
 import re
-import textwrap
-import zlib
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,114 +15,6 @@ import torch
 from gpu_course.checks import sandbox
 from gpu_course.checks.case import Busy, Case, Finding, Task, WrongAnswer
 from gpu_course.checks.comparison import difference
-
-
-@dataclass(frozen=True)
-class Edit:
-    """The reference answer with other text in some places: `places` has what stands there, and what is there instead.
-
-    It is whole lines, which end in a line break, or a piece of one line.
-    """
-
-    places: tuple[tuple[str, str], ...]
-
-    def of(self, reference: Callable) -> Callable:
-        """Return the changed answer. Raises ValueError unless each place stands in the reference once."""
-        source = self.source(reference)
-        module = inspect.getmodule(reference)
-        made = dict(reference.__globals__ if module is None else vars(module))
-        file = f"<{reference.__name__}, edited {zlib.crc32(source.encode()):08x}>"
-        linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
-        exec(compile(source, file, "exec", flags=__future__.annotations.compiler_flag), made)
-        return made[reference.__name__]
-
-    def source(self, reference: Callable) -> str:
-        """Return the source of the changed answer. Raises ValueError as `of` does."""
-        source = _kept_source(reference)
-        changes = []
-        for old, new in self.places:
-            begins = "" if old and not old.endswith("\n") else "^"
-            places = re.finditer(f"{begins}(?={re.escape(old)})", source, flags=re.MULTILINE)
-            starts = [place.start() for place in places]
-            if len(starts) != 1:
-                raise ValueError(f"{old!r} stands {len(starts)} times in {reference.__name__}, it must be once")
-            changes.append((starts[0], old, new))
-        for start, old, new in sorted(changes, reverse=True):  # the last place first: the others stay where they are
-            source = source[:start] + new + source[start + len(old) :]
-        return source
-
-
-def edit(text: str) -> Edit:
-    """Return the wrong answer that is the reference with other lines.
-
-        edit('''
-        -    return 2 * x
-        +    return x + x
-        ''')
-
-    Lines marked `-` become those marked `+`. Lines marked by a space stay: they say where, if that is not clear
-    from the others. A line of three dots separates places that are apart. `~ 2 → 3` changes a piece of one line.
-    """
-    lines = textwrap.dedent(text).strip("\n").splitlines()
-    places = []
-    while lines:
-        size = lines.index("...") if "..." in lines else len(lines)
-        part, lines = lines[:size], lines[size + 1 :]
-        pieces = [line[2:].partition(" →") for line in part if line.startswith("~ ")]
-        places += [(old, new.removeprefix(" ")) for old, _, new in pieces]
-        if len(pieces) == len(part):
-            continue
-        old, new = ("".join(f"{line[1:]}\n" for line in part if line[0] not in other) for other in ("+~", "-~"))
-        places.append((old, new))
-    return Edit(tuple(places))
-
-
-@dataclass(frozen=True)
-class Row:
-    """A mistake as it stands in a file: its name, why it matters, and the edits of the reference that make it."""
-
-    name: str
-    why: str
-    edits: tuple[Edit, ...]
-
-
-@functools.cache
-def read(file: Path) -> dict[str, list[Row]]:
-    """Return the mistakes in a file such as lesson02/mistakes.diff, by the name of their exercise; none without a file.
-
-    A mistake begins with "== exercise: name"; lines behind "# " say why it matters. Its edit follows, in the form that
-    `edit` takes; if several answers show the mistake, "or" stands between their edits.
-    """
-    rows: dict[str, list[Row]] = {}
-    if not file.exists():
-        return rows
-    _, *texts = re.split(r"^== ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    for text in texts:
-        head, _, rest = text.partition("\n")
-        exercise, _, name = head.partition(": ")
-        why = " ".join(re.findall(r"^# (.*)", rest, flags=re.MULTILINE))
-        answers = re.split(r"^or\n", re.sub(r"^#.*\n", "", rest, flags=re.MULTILINE), flags=re.MULTILINE)
-        rows.setdefault(exercise, []).append(Row(name, why, tuple(map(edit, answers))))
-    return rows
-
-
-def source_of(reference: Callable) -> str:
-    """Return the source of a function or class without its decorators."""
-    source = textwrap.dedent(inspect.getsource(reference))
-    _, keyword, after = re.split(r"^(def |class )", source, maxsplit=1, flags=re.MULTILINE)
-    return f"{keyword}{after}".rstrip() + "\n"
-
-
-_kept_source = functools.cache(source_of)  # of references: Python reads the file again each time
-
-
-@dataclass(frozen=True)
-class Alternative:
-    """A right answer in another style, its source, and what it costs or when it is to be preferred."""
-
-    cost: str
-    answer: Any
-    source: str
 
 
 @dataclass(frozen=True)
