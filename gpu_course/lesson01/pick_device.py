@@ -1,0 +1,84 @@
+"""The exercise “Pick a device”."""
+
+from collections.abc import Callable
+
+import torch
+
+from gpu_course.checks import Case, exercise
+
+
+@exercise(
+    title="Pick a device",
+    minutes=5,
+    difficulty=1,
+    hints=(
+        "Go through `preference` from its beginning, and stop at the first kind for which usable(kind) is True.",
+        "A return inside the loop ends the function. So a line below the loop runs only when no kind was usable.",
+        "Two returns: one inside the `if`, a torch.device made from the kind, and one below the loop, for the CPU.",
+    ),
+)
+def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.device:
+    """Return the device of the first usable kind in `preference`, else the CPU."""
+    for kind in preference:
+        if usable(kind):
+            return torch.device(kind)
+    return torch.device("cpu")  # reached when no kind was usable: the program still runs
+
+
+pick_device.leaves_out("it is handed a function, and each machine has another", "second_call")
+
+
+@pick_device.checks
+def _(case: Case) -> None:
+    for preference, there, expected in (
+        (["cuda"], ["cuda"], "cuda"),
+        (["cuda"], [], "cpu"),
+        (["cuda", "mps"], ["mps"], "mps"),
+        (["cuda", "mps"], ["cuda"], "cuda"),
+        (["xpu", "cuda", "mps"], ["cuda", "mps", "xpu"], "xpu"),
+        (["xpu", "cuda"], ["mps"], "cpu"),
+        (["cpu", "cuda"], ["cuda"], "cpu"),
+        ([], ["cuda"], "cpu"),
+        (["mps", "xpu", "cuda"], ["xpu", "cuda"], "xpu"),
+        (["xpu", "hpu", "cuda", "mps"], ["mps"], "mps"),  # "the first kind that is usable", however late
+        (["hpu", "cuda"], ["hpu", "cuda"], "hpu"),  # "some kinds of devices", not only those of this lesson
+    ):
+        usable = _machine(there)
+        got = case.call(preference, usable)
+        case.instead(
+            isinstance(got, str),
+            "returns a string",
+            f"a string has no .type and no .index: return torch.device({got!r})",
+        )
+        where = "one" if expected in there else "no"
+        case.instead(
+            got is None,
+            f"returns nothing where {where} kind is usable",
+            "with device=None a tensor lands on the default device, without a word",
+        )
+        wrong = isinstance(got, torch.device) and got != torch.device(expected)
+        case.instead(
+            wrong and not usable.asked,
+            "never asks `usable`",
+            "a GPU can be available and fail at every kernel; `usable` has tried it",
+            expected=torch.device(expected),
+            got=got,
+        )
+        case.equal(got, torch.device(expected), why="the first kind in `preference` that is usable, else the CPU")
+
+
+@pick_device.alternative("one expression, which also asks no more kinds than it must; the loop is easier to extend")
+def _(preference, usable):
+    return next((torch.device(kind) for kind in preference if usable(kind)), torch.device("cpu"))
+
+
+def _machine(kinds: list[str]) -> Callable[[str], bool]:
+    """Return the function `usable` of a machine on which `kinds` and the CPU work; it keeps what it was asked."""
+
+    def usable(kind: str) -> bool:
+        usable.asked.append(kind)
+        return kind in kinds or kind == "cpu"
+
+    usable.asked = []
+    usable.__name__ = "usable_is_true_for_" + "_and_".join([*kinds, "cpu"])
+    return usable
