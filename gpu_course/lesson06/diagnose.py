@@ -1,0 +1,85 @@
+"""The exercise “Seven diagnoses”."""
+
+from collections.abc import Set
+
+from gpu_course.checks import Case, edit, exercise
+from gpu_course.lesson06.cases import CASES, CAUSES, evidence, lost_ms, original
+
+
+@exercise(
+    title="Seven diagnoses",
+    minutes=12,
+    difficulty=2,
+    simulated=True,
+    limit_s=20,
+    hints=(
+        "Ask three questions. Does the GPU compute nearly all the time? If not, what does the host do in the gaps: "
+        "does it wait, work or launch? If it waits, does it wait for a small value or for a large copy?",
+        "Look at the number of calls. Some causes are a few long calls, others are thousands of short ones. If the "
+        "data goes back to the host before the host works on it, that work is not loading.",
+        "One case has two kinds of bars in its gaps. In another the host waits for a long time, but for a GPU that is "
+        "never idle.",
+    ),
+)
+def diagnose() -> dict[int, set[str]]:
+    """Return for each case, 1 to 7, the set of its causes, or {"none"}."""
+    return {
+        1: {"tiny operators"},
+        2: {"synchronisation"},
+        3: {"copies"},
+        4: {"loader"},
+        5: {"host work"},
+        6: {"loader", "synchronisation"},
+        7: {"none"},
+    }
+
+
+diagnose.leaves_out("it takes no argument", "other_input")
+diagnose.leaves_out("an answer in words stays what it is", "second_call")
+
+
+@diagnose.checks
+def _(case: Case) -> None:
+    got = case.call()
+    case.instead(not isinstance(got, dict), "returns no dict", "a set of causes for each number is asked for", got=got)
+    strange = [number for number in got if number not in CASES or isinstance(number, float)]
+    case.instead(strange, f"has the key {strange[:1]}", "the cases have the numbers 1 to 7", got=got)
+    other = next((number for number in got if not isinstance(got[number], Set)), 0)
+    kind = type(got.get(other)).__name__
+    case.instead(other, f"gives case {other} a {kind}, not a set", "a set of causes is asked for: {…}", got=got)
+    given = {number: _causes(got.get(number)) for number in CASES}
+    for number, causes in given.items():
+        case.instead(not causes, f"case {number}: no cause is named", f"choose from {', '.join(CAUSES)}")
+        unknown = sorted(causes - set(CAUSES))
+        case.instead(
+            unknown, f"case {number}: {', '.join(unknown)} is none of the causes", f"choose from {', '.join(CAUSES)}"
+        )
+    for number, causes in given.items():
+        right = CASES[number][0]
+        for cause in sorted((causes & set(CAUSES)) - right):
+            case.instead(True, f"case {number}: {cause} is not what keeps it back", evidence(number, cause))
+        case.instead(
+            not right <= causes,
+            f"case {number}: that is not all",
+            "more than one cause keeps its GPU idle: "
+            f"with this one repaired it would still be idle for {_left(number, causes & right)} of the time",
+        )
+
+
+def _causes(given: object) -> set[str]:
+    return {str(cause) for cause in given} if isinstance(given, Set) else set()
+
+
+def _left(number: int, causes: set[str]) -> str:
+    lost, total = lost_ms(original(number).timeline), original(number).timeline.total_ms
+    saved = sum(lost[cause] for cause in causes)
+    return f"{(sum(lost.values()) - saved) / (total - saved):.0%}"
+
+
+diagnose.alternative(
+    "sets that nobody can change later: they may be keys of a dict, and members of other sets",
+    edit("""
+        -        6: {"loader", "synchronisation"},
+        +        6: frozenset({"loader", "synchronisation"}),
+    """),
+)
