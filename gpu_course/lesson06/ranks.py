@@ -1,4 +1,8 @@
-"""What do the files of a training's ranks say, and which rank do the others wait for?"""
+"""Traces of a training's ranks: shares of a GPU's time, and the rank that the others wait for.
+
+HTA 0.5.0 finds the same shares, to 0.01 %, in eight files of V100, A100 and AMD GPUs (its own test data at f4d0062c38,
+MIT License), but for the file that lacks the launches of 614 of 15,632 events of the GPU: HTA leaves such events out.
+"""
 
 import gzip
 import json

@@ -307,7 +307,7 @@ def test_a_budget_says_what_it_takes(size):
 
 
 # ---- estimate -------------------------------------------------------------------------------------------------------
-SMALL = {  # name: a batch that takes less time than the one of the figures
+SMALL = {  # name: a batch that takes less time than the whole one
     "MLP, SGD, autocast": lambda: programs.vectors(32),
     "LSTM classifier, Adam": lambda: programs.texts(32, 32),
     "GRU, Adam": lambda: programs.next_tokens(8, 8),
@@ -315,9 +315,12 @@ SMALL = {  # name: a batch that takes less time than the one of the figures
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_the_estimate_is_what_is_measured(name, device):
-    both = programs.compared(PROGRAMS[name]._replace(make_batch=SMALL[name]), device)
+@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.slow) for name in PROGRAMS)])
+def test_the_estimate_is_what_is_measured(name, request, device):
+    program = PROGRAMS[name]
+    if request.node.get_closest_marker("slow") is None:
+        program = program._replace(make_batch=SMALL[name])
+    both = programs.compared(program, device)
     assert both.ratio == pytest.approx(1, abs=0.05)
     assert both.estimated.parameters_bytes == both.measured.parameters_bytes
     assert both.estimated.optimizer_bytes == pytest.approx(both.measured.optimizer_bytes, rel=1e-3)

@@ -447,7 +447,6 @@ def test_threads_have_their_own_current_gpu_and_see_cuda_too():
 
 
 def test_an_addition_calls_few_functions():
-    """How many times longer than the CPU's it takes is measured in `benchmarks.simulator`."""
     x = torch.ones(4, device="cuda")
     x + x  # what it needs is imported
     assert calls(lambda: x + x) <= 50
