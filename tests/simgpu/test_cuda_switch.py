@@ -91,7 +91,7 @@ def test_an_error_inside_leaves_no_trace_either():
     [
         ({"gpu": "H1000"}, ValueError, "H1000"),
         ({"memory": "much"}, ValueError, "capacity must be a positive number of bytes"),
-        ({"gpus": 7}, ValueError, "cannot change in one process"),
+        ({"gpus": 7}, ValueError, "cannot change to 7"),
         ({"allocator": "best"}, ValueError, "allocator must be one of"),
     ],
 )

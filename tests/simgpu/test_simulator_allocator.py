@@ -16,6 +16,7 @@ from torch.cuda import _memory_viz
 
 import simgpu
 from simgpu.device import torch_functions
+from simgpu.ground.replacements import Replacements
 from tests.simgpu.simulated import forget
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -115,15 +116,16 @@ def test_allocator_settings():
     assert torch.sim.memory_allocated() == 1280 * 1024 == kept.nbytes + 80 * 1024
 
 
-def test_settings_are_remembered_where_pytorch_does_not_give_them_back(monkeypatch):
-    for name in ("set", "get"):
-        name = f"_accelerator_{name}AllocatorSettings"
-        monkeypatch.setattr(torch._C, name, getattr(torch._C, name, None), raising=False)
-    torch_functions.remember_allocator_settings()
-    settings("roundup_power2_divisions:4")
-    kept = alloc(84)
-    assert torch._C._accelerator_getAllocatorSettings() == "roundup_power2_divisions:4"
-    assert torch.sim.memory_allocated() == kept.nbytes + 12 * MIB
+def test_settings_are_remembered_where_pytorch_does_not_give_them_back():
+    replaced = Replacements()
+    torch_functions.remember_allocator_settings(replaced)
+    try:
+        settings("roundup_power2_divisions:4")
+        kept = alloc(84)
+        assert torch._C._accelerator_getAllocatorSettings() == "roundup_power2_divisions:4"
+        assert torch.sim.memory_allocated() == kept.nbytes + 12 * MIB
+    finally:
+        replaced.undo()
 
 
 def test_settings_are_read_as_pytorch_reads_them():

@@ -255,10 +255,10 @@ def test_a_timelines_totals():
 def test_wrong_arguments_are_named_and_change_nothing(function, arguments, error, phrase):
     if set(arguments) & ({"costs"} if function is simgpu.enable else {"gpus"}):
         error, phrase = TypeError, "unexpected keyword argument"
-    before = dict(enabling._settings), simgpu.settings()
+    before = dict(enabling.chosen()), simgpu.settings()
     with pytest.raises(error, match=phrase):
         function(**{"spec": "L4", **arguments} if "gpus" not in arguments else arguments)
-    assert before == (enabling._settings, simgpu.settings())
+    assert before == (enabling.chosen(), simgpu.settings())
     assert set(simgpu.settings().capacity_bytes) == {2**30}
 
 

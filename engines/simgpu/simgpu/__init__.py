@@ -53,7 +53,7 @@ from simgpu.device.child_process import (
     without_face,
 )
 from simgpu.device.compiled import Compiled, CompiledGraph, CompiledKernel, GraphBreak, GraphPass, compiled
-from simgpu.device.enabling import clock_ms, configure, enable, enabled, host_work, ready, reset, unavailable
+from simgpu.device.enabling import clock_ms, configure, disable, enable, enabled, host_work, ready, reset, unavailable
 from simgpu.device.hiding import hide_accelerators
 from simgpu.device.races import RaceError
 from simgpu.device.ranks import launch
@@ -83,8 +83,9 @@ __all__ = [
     "CompiledKernel", "Costs", "ErrorBar", "Evidence", "Face", "Forecast", "Gap", "GraphBreak", "GraphPass", "Host",
     "Link", "Machine", "Memory", "MemoryForecast", "RaceError", "Rates", "Record", "Report", "Settings", "Share",
     "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "compiled", "composite",
-    "configure", "cuda", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive", "gpus",
-    "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger", "load_ipython_extension",
+    "configure", "cuda", "disable", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive",
+    "gpus", "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger",
+    "load_ipython_extension",
     "memory", "out_of_memory", "places", "profiles", "ready", "remember_sources", "report", "reset", "restore",
     "run_in_child", "run_notebook", "seconds_text", "settings", "sources", "step", "timeline", "unavailable",
     "unload_ipython_extension", "values_of", "without_face",

@@ -23,8 +23,9 @@ from torch.utils.hooks import RemovableHandle
 
 from simgpu.accounting.owners import OWNERS, Moment, Parts, by_owner
 from simgpu.ground import composite, places
+from simgpu.ground.replacements import Replacements
 from simgpu.ground.storages import local, states_of, storage_of, tensors_in, tensors_on
-from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
+from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
 __all__ = [
     "OWNERS", "Ledger", "Moment", "Parts", "Record", "by_owner", "local", "states_of", "storage_of", "tensors_in",
@@ -99,6 +100,7 @@ class Ledger(composite.Mode):
         self._lock = threading.RLock()
         self._steps = 0
         self._handles: list[RemovableHandle] = []
+        self._replaced = Replacements()
         self._hooked: set[int] = set()
 
     # ---- what kinds of ledger do otherwise ----------------------------------------------------------------------
@@ -149,14 +151,14 @@ class Ledger(composite.Mode):
         ]
         self.at_peak, self.there = list(self.live.values()), None
         self._plain_resize = torch.UntypedStorage.resize_
-        TORCH.UntypedStorage.resize_ = lambda storage, nbytes: self._resize(storage, nbytes)
+        self._replaced.put(torch.UntypedStorage, resize_=lambda storage, nbytes: self._resize(storage, nbytes))
         return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles, self._hooked = [], set()
-        TORCH.UntypedStorage.resize_ = self._plain_resize
+        self._replaced.undo()
         self._bury()
         # PyTorch takes away the mode that was entered last: it may be another's, which stays
         later: list[TorchDispatchMode] = []

@@ -26,19 +26,28 @@ from simgpu.ground.torch_internals import TORCH
 from simgpu.machine.prices import Cost
 
 Function = Callable[..., Any]
-_replaced = Replacements()  # for as long as the process lives
 
 
-def replace() -> None:
-    """Let the backend of `torch.compile` know simulated GPUs, once a process."""
+def replace(put: Replacements) -> None:
+    """Let the backend of `torch.compile` know simulated GPUs."""
+    put.call(forget_functions)
     wrapper = TORCH._TorchCompileInductorWrapper
-    wrapper.__call__ = _by_device(wrapper.__call__)
-    fakes.replace(_replaced)
-    imports.after("torch._dynamo.trace_rules", lambda rules: rules.add("simgpu"))  # no graphs are looked for in here
-    imports.after("torch._dynamo.variables.higher_order_ops", lambda module: _register_operators_of_graphs())
-    imports.after("torch._dynamo.output_graph", _write_plain_types)
-    imports.after("torch.nn.attention.flex_attention", _let_flex_attention_in)
+    put.put(wrapper, __call__=_by_device(wrapper.__call__))
+    fakes.replace(put)
+    for name, do in (
+        ("torch._dynamo.trace_rules", _look_for_no_graphs_here),
+        ("torch._dynamo.variables.higher_order_ops", _register_operators_of_graphs),
+        ("torch._dynamo.output_graph", _write_plain_types),
+        ("torch.nn.attention.flex_attention", _let_flex_attention_in),
+    ):
+        put.call(imports.after(name, functools.partial(do, put)))
     forget_functions()
+
+
+def _look_for_no_graphs_here(put: Replacements, rules: Any) -> None:
+    rules.add("simgpu")
+    put.call(rules._recompile_re)
+    put.call(rules.SKIP_DIRS.remove, rules.SKIP_DIRS[-1])
 
 
 def forget_functions() -> None:
@@ -120,7 +129,7 @@ def _like(value: Any) -> Any:
 
 
 # ---- operators whose arguments are graphs -------------------------------------------------------------------------
-def _register_operators_of_graphs() -> None:
+def _register_operators_of_graphs(*_: object) -> None:
     """Let operators whose arguments are graphs, such as flex_attention, do with our tensors what they do with any."""
     for name, operator in TORCH._ops._higher_order_ops.items():
         plain = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
@@ -166,13 +175,13 @@ def _is_flex(graph: torch.fx.GraphModule) -> bool:
 
 
 # ---- what else asks whether a tensor is one of PyTorch's -----------------------------------------------------------
-def _let_flex_attention_in(module: Any) -> None:
+def _let_flex_attention_in(put: Replacements, module: Any) -> None:
     """Let flex_attention take tensors on `sim`, which is none of the devices that it knows by name."""
     check = module._validate_device
-    module._validate_device = lambda query, *others: query.device.type == "sim" or check(query, *others)
+    put.put(module, _validate_device=lambda query, *others: query.device.type == "sim" or check(query, *others))
 
 
-def _write_plain_types(module: Any) -> None:
+def _write_plain_types(put: Replacements, module: Any) -> None:
     """Let a printed graph say `torch.Tensor` of its inputs, as on any device."""
     tracer, create = module.SubgraphTracer, module.SubgraphTracer.create_graph_input
 
@@ -180,4 +189,4 @@ def _write_plain_types(module: Any) -> None:
     def create_graph_input(self: Any, name: str, type_expr: Any, *args: Any, **kwargs: Any) -> Any:
         return create(self, name, torch.Tensor if type_expr is SimTensor else type_expr, *args, **kwargs)
 
-    tracer.create_graph_input = create_graph_input
+    put.put(tracer, create_graph_input=create_graph_input)

@@ -1,7 +1,8 @@
-"""What does PyTorch's dispatcher need to know about the device type `sim`? What enable() registers, once a process."""
+"""Kernels and functions of PyTorch for the device type `sim`, which `enable` switches on."""
 
 import math
 import os
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from types import ModuleType
@@ -18,6 +19,7 @@ from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import replace_functions
 from simgpu.ground import attention, device_kind, inductor
 from simgpu.ground.autocast import operator_of, register_rules, see_wrapped_tensors
+from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 from simgpu.machine.prices import Cost
 
@@ -25,10 +27,24 @@ aten = torch.ops.aten
 _kept: list[object] = []  # keeps the registrations alive
 
 
-def register(module: ModuleType) -> None:
-    """Rename PrivateUse1 to `sim` and register `module` as `torch.sim`, factories, autocast, saving and pinning."""
+def switch_on(put: Replacements, module: ModuleType) -> None:
+    """Rename PrivateUse1 to `sim`, register its kernels, put `module` in as `torch.sim`, and replace functions."""
+    put.keep(TORCH.utils.backend_registration, "_privateuse1_backend_name")
+    for kind in (TORCH._C._autograd.DeviceType, TORCH._C._profiler.ProfilerActivity):
+        put.keep(kind, "SIM", "name", "__repr__", "__str__")
     TORCH.utils.rename_privateuse1_backend("sim")
-    torch._register_device_module("sim", module)
+    put.put(torch, sim=module)
+    put.put_item(sys.modules, "torch.sim", module)
+    _register_kernels()
+    for kind in ("sim", "cuda"):
+        see_wrapped_tensors(kind)
+    replace_functions(put, module)
+    compiling.replace(put)
+
+
+@cache
+def _register_kernels() -> None:
+    """Register factories, autocast and what C++ asks of a device, once a process: the dispatcher takes nothing back."""
     guard, library = _Guard(), torch.library.Library("aten", "IMPL")
     TORCH._C._acc.register_python_privateuseone_device_guard(guard)
     _register_factories(library)
@@ -40,11 +56,7 @@ def register(module: ModuleType) -> None:
     for name, made in _RANKS.items():
         library.impl(name, partial(_rank_out, operator_of(name), operator_of(made)), "AutogradMeta")
     register_autocast()
-    for kind in ("sim", "cuda"):
-        see_wrapped_tensors(kind)
     _kept.extend((guard, library))
-    replace_functions(module)
-    compiling.replace()
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=state.note_fork)
 
@@ -102,7 +114,8 @@ def _on_meta(operator: Operator, ours: Callable[..., Any], original: Any, keys: 
 
 def _make_meta(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
     device = kwargs.get("device")
-    if device is None or device.index is None or inductor.is_lowering():  # there `fakes` knows it for the GPU's
+    off = state.world.chosen is None
+    if device is None or device.index is None or off or inductor.is_lowering():  # there `fakes` knows it for the GPU's
         return NotImplemented
     return make(operator, *args, **kwargs)
 
@@ -117,6 +130,8 @@ def make(
 ) -> SimTensor:
     if state.forked:
         raise device_kind.forked()
+    if state.world.chosen is None:
+        raise RuntimeError("the simulated GPU is switched off: simgpu.enable() switches it on again")
     check_generator(kwargs.get("generator"))
     index = device_of(device)
     name = operator.overloadpacket.__name__

@@ -1,6 +1,7 @@
-"""How is the simulated GPU switched on, set and reset, where is it, and does it work?"""
+"""The switch of the simulated GPU: on, off, its settings, and a self-test."""
 
 import operator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch.utils.hooks import RemovableHandle
 from simgpu.accounting import allocator as caching
 from simgpu.device import hiding, state
 from simgpu.device.state import World
-from simgpu.ground import arguments, places
+from simgpu.ground import arguments, device_kind, places
+from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 from simgpu.machine import gpus as table
 from simgpu.machine import hosts
@@ -20,12 +22,12 @@ from simgpu.machine.machines import Machine
 from simgpu.machine.rates import Costs
 
 _NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_guard", "Tensor._make_wrapper_subclass"
-_settings: dict[str, Any] | None = None
+_replaced = Replacements()
 
 
 def enabled() -> bool:
     """Return whether the device type `sim` exists in this process."""
-    return _settings is not None
+    return state.world is not None and state.world.chosen is not None
 
 
 def unavailable() -> str | None:
@@ -39,7 +41,8 @@ def unavailable() -> str | None:
             f"{way}, or run the program by `python -m simgpu`"
         )
     taken = torch._C._get_privateuse1_backend_name()
-    if taken != "privateuseone" or hasattr(torch, "sim"):
+    ours = state.world is not None  # enabled before, and switched off
+    if (taken != "privateuseone" and not ours) or hasattr(torch, "sim"):
         return f"another package has taken PyTorch's extension point for devices, under the name {taken!r}"
     for name in _NEEDED:
         try:
@@ -49,32 +52,73 @@ def unavailable() -> str | None:
     return None
 
 
-def enable(gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB", *, host: str | Host = hosts.DEFAULT) -> None:
-    """Register the device type `sim` with `gpus` simulated GPUs, once a process.
+def enable(
+    gpus: int = 2, spec: str = "T4", capacity: str | int = "1 GiB", *, host: str | Host = hosts.DEFAULT
+) -> AbstractContextManager[object]:
+    """Switch on the device type `sim` with `gpus` simulated GPUs until `disable()` or, as a context, until its end.
 
     `spec` names a row of `simgpu.gpus` and sets rates; `capacity` is the memory of each GPU ("64 MiB" or bytes),
-    small enough to reach; `host` names a row of `simgpu.hosts`, or is a `simgpu.Host`. A second call with other `gpus`
-    raises ValueError; other `spec`, `capacity` and `host` take effect. Raises RuntimeError with the reason where the
-    simulated GPU cannot be (`unavailable`).
+    small enough to reach; `host` names a row of `simgpu.hosts`, or is a `simgpu.Host`. Where it is on already, other
+    `spec`, `capacity` and `host` take effect, and the end of a context puts back what was before; other `gpus` raise
+    ValueError. Raises RuntimeError with the reason where the simulated GPU cannot be (`unavailable`).
     """
-    global _settings
     if arguments.whole("gpus", gpus) > 16:
         raise ValueError(f"gpus must be at most 16, not {gpus}")
     row, size = table.get(spec, "spec"), arguments.size_bytes("capacity", capacity)
     machine = Machine(row, hosts.get(host))
-    if not enabled():
-        reason = unavailable()
-        if reason is not None:
-            raise RuntimeError(f"the simulated GPU cannot be enabled: {reason}")
-        from simgpu.device import dispatcher, torch_sim
+    back = ExitStack()
+    _refuse_to_change(gpus)
+    if enabled():
+        back.callback(enable, gpus, **chosen())
+    else:
+        _switch_on(gpus, machine, size)
+        back.callback(disable)
+    state.world.chosen = {"spec": spec, "capacity": capacity, "host": host}
+    configure(**state.world.chosen)
+    return back
 
-        state.world = World(gpus, machine, size)
-        dispatcher.register(torch_sim.make_module())
-        state.world.show("sim")
-    elif gpus != len(state.world.memory.gpus):
-        raise ValueError(f"gpus is {len(state.world.memory.gpus)} already and cannot change in one process to {gpus}")
-    _settings = {"spec": spec, "capacity": capacity, "host": host}
-    configure(**_settings)
+
+def _refuse_to_change(gpus: int) -> None:
+    """Raise ValueError where simulated GPUs are in use, and there are not `gpus` of them."""
+    if state.world is None:
+        return
+    state.world.memory.bury()
+    there = len(state.world.memory.gpus)
+    if there != gpus and (enabled() or state.world.memory.live):
+        raise ValueError(f"gpus is {there} already and cannot change to {gpus} while they are enabled or hold tensors")
+
+
+def _switch_on(gpus: int, machine: Machine, capacity_bytes: int) -> None:
+    """Put functions of the simulated GPU in the place of PyTorch's; tensors that are still alive are on it again."""
+    reason = unavailable()
+    if reason is not None:
+        raise RuntimeError(f"the simulated GPU cannot be enabled: {reason}")
+    from simgpu.device import dispatcher, torch_sim
+
+    if state.world is None or not state.world.memory.live:
+        state.world = World(gpus, machine, capacity_bytes)
+    dispatcher.switch_on(_replaced, torch_sim.make_module())
+    state.world.show("sim")
+
+
+def disable() -> None:
+    """Switch the device type `sim` off: PyTorch's functions and classes are its own again.
+
+    What PyTorch cannot unregister stays: the name `sim` and its kernels, which refuse to make tensors. Tensors that are
+    alive can be read (`tensor.cpu()`), and used again after the next `enable`. Raises RuntimeError while `simgpu.cuda`
+    is on. Not for several threads at a time.
+    """
+    if not enabled():
+        return
+    if device_kind.kind != "sim":
+        raise RuntimeError("simgpu.cuda() is on: switch it off first")
+    reset()
+    if torch.get_default_device().type == "sim":
+        torch.set_default_device(None)
+    while _hooks:
+        _hooks.pop().remove()
+    _replaced.undo()
+    state.world.chosen = None
 
 
 def _begin_step(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -103,7 +147,7 @@ def _follow_optimizers() -> None:
 def chosen() -> dict[str, Any]:
     """Return `spec`, `capacity` and `host` as `enable` was given them last."""
     world()
-    return dict(_settings or {})
+    return dict(state.world.chosen or {})
 
 
 def world() -> World:

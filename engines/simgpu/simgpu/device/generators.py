@@ -22,6 +22,7 @@ import torch
 from simgpu.device import state
 from simgpu.device.state import Device, device_of
 from simgpu.ground import device_kind
+from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
 _Plain = TORCH._C.Generator
@@ -156,9 +157,12 @@ class Kind(type):
         return SimGenerator(device) if on_sim else _Plain(device or "cpu")
 
 
-def replace() -> None:
-    """Let `torch.Generator` make generators of simulated GPUs, too."""
-    torch.Generator = Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
+_Generator = Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "torch"})
+
+
+def replace(put: Replacements) -> None:
+    """Give `torch.Generator` generators of simulated GPUs, too."""
+    put.put(torch, Generator=_Generator)
 
 
 def check_generator(generator: Any) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch.utils import _device
 
 from simgpu.device.state import Device
+from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
 __passes_on__ = True  # who calls one of these functions calls PyTorch's own
@@ -25,24 +26,24 @@ uniform_"""
 _pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
 
-def replace_functions() -> None:
-    """Let tensors of the CPU be pinned, also by the argument `pin_memory` of factories, once a process.
+def replace_functions(put: Replacements) -> None:
+    """Let tensors of the CPU be pinned, also by the argument `pin_memory` of factories.
 
     What draws on the CPU refuses the generator of a GPU. TorchScript, which knows functions by identity, is told that
     they are the operators of before.
     """
-    torch.Tensor.pin_memory, torch.Tensor.is_pinned = _pin_memory, _is_pinned
+    put.put(torch.Tensor, pin_memory=_pin_memory, is_pinned=_is_pinned)
     _device._device_constructors()  # remembers the functions that it is asked about: PyTorch's, not ours
     known = TORCH.jit._builtins._get_builtin_table()
     for names, wrap in ((_FACTORIES, _pinning), (_DRAWS, _drawing)):
         for name in names.split():
             function = wrap(getattr(torch, name))
-            setattr(torch, name, function)
-            known[id(function)] = f"aten::{name}"
-    TORCH.utils.data.dataset.randperm = torch.randperm  # by which `random_split` draws
+            put.put(torch, **{name: function})
+            put.put_item(known, id(function), f"aten::{name}")
+    put.put(TORCH.utils.data.dataset, randperm=torch.randperm)  # by which `random_split` draws
     for names, wrap in ((_METHODS, _pinning), (_DRAWING_METHODS, _drawing)):
         for name in names.split():
-            setattr(torch.Tensor, name, wrap(getattr(torch.Tensor, name)))
+            put.put(torch.Tensor, **{name: wrap(getattr(torch.Tensor, name))})
 
 
 def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -50,6 +51,10 @@ def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if not kwargs:  # the two ways of nearly all calls, and the quickest
+            return function(*args)
+        if "pin_memory" not in kwargs and "generator" not in kwargs:
+            return function(*args, **kwargs)
         pinned = kwargs.pop("pin_memory", False)
         tensor = function(*args, **kwargs)
         if kwargs.get("generator") is not None:

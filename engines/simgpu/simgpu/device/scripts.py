@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from simgpu.device import state
+from simgpu.ground.replacements import Replacements
 
 _NO_CUDA = (  # as builds without and with CUDA say it
     "Cannot initialize CUDA without ATen_cuda library", "PyTorch is not linked with support for cuda devices",
@@ -19,10 +20,10 @@ _NO_CUDA = (  # as builds without and with CUDA say it
 _MOVE = "on a simulated GPU a TorchScript program cannot move tensors to `cuda`: move them before you call it"
 
 
-def replace() -> None:
+def replace(put: Replacements) -> None:
     """Let scripted and traced functions and modules end with the words of the operator that failed."""
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        kind.__call__ = _in_full(kind.__call__)
+        put.put(kind, __call__=_in_full(kind.__call__))
 
 
 def _in_full(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,7 +3,7 @@
 import math
 import threading
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 
@@ -28,6 +28,7 @@ class World:
         self.memory = Accounts(count, capacity_bytes, self.lock)
         self.journal = Journal()
         self.clock = Clock(count, machine, self.journal, self.lock)
+        self.chosen: dict[str, Any] | None = None  # `spec`, `capacity` and `host` of `enable`; None where it is off
         self.errors = "immediate"
         self.only_shapes = False  # whether values are left uncomputed (`shapes_only`)
         self.sent: Callable[[torch.Tensor], None] | None = None  # is told of each host tensor that is copied to a GPU

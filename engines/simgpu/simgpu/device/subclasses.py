@@ -14,6 +14,7 @@ from torch.overrides import get_default_nowrap_functions
 from torch.utils._pytree import tree_leaves
 
 from simgpu.device.tensor import OURS, SimTensor, shown_to_modes
+from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 
 _plain_as_subclass = torch.Tensor.as_subclass
@@ -140,7 +141,10 @@ def _make_subclass(cls: type[torch.Tensor], data: torch.Tensor, require_grad: bo
     return made
 
 
-def replace_functions() -> None:
-    """Replace what makes a tensor of a class from another tensor, once a process."""
-    TORCH.Tensor._make_subclass = staticmethod(functools.wraps(_plain_make_subclass)(_make_subclass))
-    torch.Tensor.as_subclass = SimTensor.as_subclass = functools.wraps(_plain_as_subclass)(_as_subclass)
+SimTensor.as_subclass = functools.wraps(_plain_as_subclass)(_as_subclass)
+
+
+def replace_functions(put: Replacements) -> None:
+    """Replace what makes a tensor of a class from another tensor."""
+    make = staticmethod(functools.wraps(_plain_make_subclass)(_make_subclass))
+    put.put(torch.Tensor, _make_subclass=make, as_subclass=SimTensor.as_subclass)

@@ -16,44 +16,48 @@ from simgpu.device import generators, pinning, scripts, state, subclasses
 from simgpu.device.state import device_of
 from simgpu.device.tensor import OURS, SimTensor, values_of
 from simgpu.ground import device_kind, fakes
+from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import BASE, TORCH
 
 _Lazy = TORCH.nn.parameter.UninitializedTensorMixin
 _Change: TypeAlias = Callable[[torch.Tensor], torch.Tensor]  # what `.to`, `.half` … do with each tensor of a module
 
 
-def replace_functions(module: ModuleType) -> None:
-    """Replace them all, once a process; `module` is `torch.sim`."""
-    subclasses.replace_functions()
-    torch.serialization.register_package(5, _location, _restore)
-    pinning.replace_functions()
-    torch.UntypedStorage.__new__ = staticmethod(_new_storage)
-    TORCH.UntypedStorage.resize_, TORCH.UntypedStorage.clone = _resize, _clone
-    TORCH.UntypedStorage.device = property(_device_of_storage)
-    TORCH.Tensor.device, TORCH.Tensor.is_cuda = property(_device_of), property(_is_cuda)
-    torch.utils.swap_tensors = _swap
-    TORCH._utils.set_tensor_metadata = _set_metadata
-    torch.nn.Module._apply = _apply
-    _Lazy.sim_index, _Lazy.device, _Lazy.materialize = None, property(_device_of_lazy), _materialize
+def replace_functions(put: Replacements, module: ModuleType) -> None:
+    """Replace them all; `module` is `torch.sim`."""
+    subclasses.replace_functions(put)
+    put.append(TORCH.serialization._package_registry, (5, _location, _restore))
+    TORCH.serialization._package_registry.sort()
+    pinning.replace_functions(put)
+    put.put(
+        torch.UntypedStorage, __new__=staticmethod(_new_storage), resize_=_resize, clone=_clone,
+        device=property(_device_of_storage),
+    )  # fmt: skip
+    put.put(torch.Tensor, device=property(device_of_wrapper))
+    put.put(torch.utils, swap_tensors=_swap)
+    put.put(TORCH._utils, set_tensor_metadata=_set_metadata)
+    put.put(torch.nn.Module, _apply=_apply)
+    put.put(_Lazy, sim_index=None, device=property(_device_of_lazy), materialize=_materialize)
     for kind in (UninitializedParameter, UninitializedBuffer):
-        kind.__new__ = _new_lazy(kind.__new__)
-    UninitializedParameter.__deepcopy__ = _copy_lazy
-    generators.replace()
-    scripts.replace()
+        put.put(kind, __new__=_new_lazy(kind.__new__))
+    put.put(UninitializedParameter, __deepcopy__=_copy_lazy)
+    generators.replace(put)
+    scripts.replace(put)
     # as a file is loaded; C++ would see `meta`
-    TORCH._validate_sparse_compressed_tensor_args = _of_values(TORCH._validate_sparse_compressed_tensor_args)
-    _lead_accelerator_to(module)
-    foreach = getattr(importlib.import_module("torch.optim.optimizer"), "_foreach_supported_types", None)
-    if foreach is not None and SimTensor not in foreach:
-        foreach.append(SimTensor)  # as on CUDA, an optimizer step is a few operations over lists of tensors
+    check = _of_values(TORCH._validate_sparse_compressed_tensor_args)
+    put.put(torch, _validate_sparse_compressed_tensor_args=check)
+    _lead_accelerator_to(put, module)
+    optimizers: Any = importlib.import_module("torch.optim.optimizer")
+    # as on CUDA, an optimizer step is a few operations over lists of tensors
+    put.append(optimizers._foreach_supported_types, SimTensor)
     clip_grad: Any = importlib.import_module("torch.nn.utils.clip_grad")
     supported = clip_grad._device_has_foreach_support  # is asked about the device that the C++ side sees, which is meta
-    clip_grad._device_has_foreach_support = lambda device: device.type == "meta" or supported(device)
+    put.put(clip_grad, _device_has_foreach_support=lambda device: device.type == "meta" or supported(device))
     if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
-        remember_allocator_settings()
-    TORCH.autograd._engine_run_backward = _in_words_of_sim(TORCH.autograd._engine_run_backward)
+        remember_allocator_settings(put)
+    put.put(torch.autograd, _engine_run_backward=_in_words_of_sim(TORCH.autograd._engine_run_backward))
     passes: Any = TORCH.autograd.function.BackwardCFunction
-    passes.apply = _on_devices_of_inputs(passes.apply)
+    put.put(passes, apply=_on_devices_of_inputs(passes.apply))
     leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
     ForkingPickler.register(SimTensor, partial(_refuse, leaves))
 
@@ -68,7 +72,7 @@ def _of_values(plain: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def remember_allocator_settings() -> None:
+def remember_allocator_settings(put: Replacements) -> None:
     """Let PyTorch 2.11, which takes settings of the allocator, give them back as later versions do."""
     told = [os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))]
     take = torch._C._accelerator_setAllocatorSettings
@@ -77,8 +81,9 @@ def remember_allocator_settings() -> None:
         take(text)
         told[:] = [text]
 
-    torch._C._accelerator_setAllocatorSettings = remembered
-    torch._C._accelerator_getAllocatorSettings = lambda: told[0]
+    put.put(
+        torch._C, _accelerator_setAllocatorSettings=remembered, _accelerator_getAllocatorSettings=lambda: told[0]
+    )  # fmt: skip
 
 
 def _refuse(words: str, *args: object) -> NoReturn:
@@ -138,7 +143,7 @@ def _on_devices_of_inputs(run: Callable[..., Any]) -> Callable[..., Any]:
     return checked
 
 
-def _lead_accelerator_to(module: ModuleType) -> None:
+def _lead_accelerator_to(put: Replacements, module: ModuleType) -> None:
     """C++ finds no streams behind `sim`; the Python functions of torch.accelerator are led to torch.sim instead."""
     names = {
         "current_device_index": "current_device", "current_device_idx": "current_device", "device_index": "device",
@@ -149,14 +154,14 @@ def _lead_accelerator_to(module: ModuleType) -> None:
     }  # fmt: skip
     for name, ours in names.items():
         if hasattr(torch.accelerator, name):
-            setattr(torch.accelerator, name, getattr(module, ours or name))
+            put.put(torch.accelerator, **{name: getattr(module, ours or name)})
     original = torch.get_device_module
     wrap = wraps(original)  # torch.compile looks for what is wrapped
-    torch.get_device_module = wrap(lambda device=None: original("sim" if device is None else device))
+    put.put(torch, get_device_module=wrap(lambda device=None: original("sim" if device is None else device)))
     if not hasattr(torch._C, "_scatter"):  # a build without CUDA
         for name in ("_scatter", "_gather", "_broadcast_coalesced"):
             words = "DataParallel needs CUDA and does not work on the simulated GPU: use DistributedDataParallel"
-            setattr(torch._C, name, partial(_refuse, words))
+            put.put(torch._C, **{name: partial(_refuse, words)})
 
 
 _resize_plain = torch.UntypedStorage.resize_
@@ -186,19 +191,20 @@ def _device_of_storage(storage: torch.UntypedStorage) -> torch.device:
     return TORCH._C.StorageBase.device.__get__(storage) if ref is None else state.world.devices[ref.gpu.index]
 
 
-def _device_of(tensor: torch.Tensor) -> torch.device:
+_plain_device = BASE.device.__get__
+
+
+def device_of_wrapper(tensor: torch.Tensor) -> torch.device:
     """Return the device; inside `torch.func` tensors are of C++'s own class, which says `meta` for a simulated GPU."""
-    device = BASE.device.__get__(tensor)
-    if device.type != "meta" or device.index is None or fakes.are_made():
+    device = _plain_device(tensor)
+    if device.index is None:  # as on the CPU: this is asked of every tensor, and the index is the quickest to ask
+        return device
+    if device.type != "meta" or fakes.are_made():
         return device
     functorch = TORCH._C._functorch
     if not (functorch.is_batchedtensor(tensor) or functorch.is_gradtrackingtensor(tensor)):
         return device
     return state.world.devices[device.index]
-
-
-def _is_cuda(tensor: torch.Tensor) -> bool:
-    return BASE.is_cuda.__get__(tensor) or _device_of(tensor).type == "cuda"
 
 
 _clone_plain = torch.UntypedStorage.clone

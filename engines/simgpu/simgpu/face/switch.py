@@ -35,7 +35,7 @@ from simgpu.reports import current
 
 _lock = threading.RLock()
 _faces: list["Face"] = []  # those that are on; the replacements belong to the first
-_replaced = Replacements()
+_replaced = Replacements()  # also what ends the device `sim` with the last face, where the first one enabled it
 
 
 class Face:
@@ -62,6 +62,8 @@ class Face:
                 self._put_back()
                 raise
             if not _faces:
+                if not known:
+                    _replaced.call(enabling.disable)
                 _put_on()
                 given: dict[str, object] = {
                     "gpu": gpu,
@@ -78,7 +80,10 @@ class Face:
             _faces.append(self)
 
     def off(self) -> None:
-        """Switch it off: tensors that are alive say `sim` again, and `torch.cuda` that there is no CUDA."""
+        """Switch it off: tensors that are alive say `sim` again, and `torch.cuda` that there is no CUDA.
+
+        The device `sim` is switched off, too, where it was off before.
+        """
         with _lock:
             if self not in _faces:
                 return
@@ -110,8 +115,11 @@ class Face:
         return self.session.report(price, steps)
 
     def _put_back(self) -> None:
-        """Let the settings be what they were."""
-        if self._before is not None:
+        """Restore the settings of before; an error in the middle of `__init__` may have left `sim` on."""
+        if self._before is None:
+            if not _faces:
+                enabling.disable()
+        elif enabling.enabled():
             chosen, settings, current = self._before
             enabling.enable(len(state.world.memory.gpus), **chosen)
             readings.restore(settings)

@@ -16,11 +16,12 @@ from torch.utils import _device
 from simgpu.device import dispatcher, state
 from simgpu.device.state import Device
 from simgpu.device.tensor import SimTensor, shown_to_modes
+from simgpu.device.torch_functions import device_of_wrapper
 from simgpu.face import batch_norm
 from simgpu.ground import device_kind, fakes
 from simgpu.ground.autocast import operator_of, register_rules
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
+from simgpu.ground.torch_internals import BASE, TORCH, Args, Kwargs, Operator
 
 _kept: list[torch.library.Library] = []  # keeps the registrations alive
 MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
@@ -74,11 +75,18 @@ def replace(put: Replacements) -> None:
     for name in ("nested_tensor", "as_nested_tensor"):
         put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})
     put.put(torch.Tensor, to=_to, cuda=_cuda, type=_type, new_tensor=_leading(torch.Tensor.new_tensor))
-    put.put(torch.Tensor, record_stream=_record_stream)
+    put.put(torch.Tensor, record_stream=_record_stream, is_cuda=property(_is_cuda))
     put.put(SimTensor, share_memory_=lambda self: self, is_shared=lambda self: True)  # as on CUDA; sending is refused
     for kind in (torch.Tensor, SimTensor):
         put.put(kind, data=_across_devices(kind.data))
     put.put(_device.DeviceContext, __torch_function__=_in_context)
+
+
+_plain_is_cuda = BASE.is_cuda.__get__
+
+
+def _is_cuda(tensor: torch.Tensor) -> bool:
+    return _plain_is_cuda(tensor) or device_of_wrapper(tensor).type == "cuda"
 
 
 def _leading(function: Callable[..., Any]) -> Callable[..., Any]:

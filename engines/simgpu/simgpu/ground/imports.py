@@ -1,5 +1,6 @@
-"""How is something done once a module is imported, without importing it now?"""
+"""Work that waits for the import of a module."""
 
+import contextlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
@@ -7,12 +8,22 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-def after(name: str, do: Callable[[ModuleType], None]) -> None:
-    """Call `do(module)` as soon as the module `name` has been imported, or now where it is."""
+def after(name: str, do: Callable[[ModuleType], None]) -> Callable[[], None]:
+    """Call `do(module)` as soon as the module `name` has been imported, or now where it is.
+
+    Returns a function that cancels the call if it is still to come.
+    """
+    finder = _After(name, do)
     if name in sys.modules:
         do(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _After(name, do))
+        sys.meta_path.insert(0, finder)
+
+    def cancel() -> None:
+        with contextlib.suppress(ValueError):
+            sys.meta_path.remove(finder)
+
+    return cancel
 
 
 class _After:

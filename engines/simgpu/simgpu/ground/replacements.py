@@ -1,4 +1,4 @@
-"""Which attributes were replaced, and how does each become what it was before?"""
+"""Attributes replaced for a while, and the way back."""
 
 from collections.abc import Callable, MutableMapping
 from contextlib import ExitStack
@@ -9,20 +9,21 @@ _Key = TypeVar("_Key")
 
 
 class Replacements:
-    """Attributes of modules and classes that have other values until `undo`. One after the other, not by threads."""
+    """Attributes of modules and classes that have other values until `undo`. Not for several threads at a time."""
 
     def __init__(self) -> None:
         self._back = ExitStack()  # what puts each back; the last change comes first
 
     def put(self, owner: Any, **values: Any) -> None:
         """Give `owner` these attributes, and remember what stood there itself (not what it inherits)."""
+        self.keep(owner, *values)
         for name, value in values.items():
-            before = vars(owner).get(name, _ABSENT)
-            if before is _ABSENT:
-                self._back.callback(delattr, owner, name)
-            else:
-                self._back.callback(setattr, owner, name, before)
             setattr(owner, name, value)
+
+    def keep(self, owner: Any, *names: str) -> None:
+        """Remember these attributes of `owner`, which something else is about to set."""
+        for name in names:
+            self._back.callback(_put_back, owner, name, vars(owner).get(name, _ABSENT))
 
     def put_item(self, owner: MutableMapping[_Key, Any], key: _Key, value: Any) -> None:
         """Give a mapping this item, such as an environment or `sys.modules`."""
@@ -33,10 +34,27 @@ class Replacements:
             self._back.callback(owner.__setitem__, key, before)
         owner[key] = value
 
+    def append(self, items: list[Any], item: Any) -> None:
+        """Append `item` to a list that others change, too."""
+        items.append(item)
+        self._back.callback(_remove, items, item)
+
     def call(self, function: Callable[..., Any], *args: Any) -> None:
-        """Let `undo` call `function(*args)`, which puts something else back."""
+        """Register `function(*args)`, which puts something else back, for `undo`."""
         self._back.callback(function, *args)
 
     def undo(self) -> None:
         """Put everything back, the last change first."""
         self._back.close()
+
+
+def _remove(items: list[Any], item: Any) -> None:
+    if item in items:
+        items.remove(item)
+
+
+def _put_back(owner: Any, name: str, before: Any) -> None:
+    if before is not _ABSENT:
+        setattr(owner, name, before)
+    elif name in vars(owner):
+        delattr(owner, name)

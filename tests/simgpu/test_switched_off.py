@@ -1,0 +1,146 @@
+"""Does everything that is switched on leave PyTorch as it was, once it is off?"""
+
+import gc
+import importlib
+import json
+import re
+import sys
+import types
+import warnings
+
+import pytest
+import torch
+
+import simgpu
+from tests import children
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+
+# What Python and PyTorch note at their first use of something; counters go up besides.
+THEIRS = {"__warningregistry__", "__annotations_cache__", "_compiled_autograd_enabled", "_FakeScriptObject_cls"}
+TRAIN = """
+def train(device, compiled=True):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 4)).to(device)
+    optimizer = torch.optim.AdamW(model.parameters())
+    with torch.autocast(device):
+        loss = model(torch.randn(2, 4).to(device, non_blocking=True)).square().mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    torch.func.vmap(torch.sin)(torch.ones(2, 3, device=device)).device, torch.ones(2).is_pinned()
+    if compiled:  # by PyTorch's own backend, which leaves a graph on a simulated GPU to us
+        torch.compile(lambda x: x.relu() + 1)(loss)
+"""
+COMPILE = "with simgpu.enable(): train('sim')"  # after it PyTorch's compiler has loaded what it needs
+# By name: a block that is switched on and off. A face or a report beside these is one line more.
+SWITCHES = {
+    "enable": "with simgpu.enable(): train('sim', False); look()",
+    "disable": """
+for gpus in 2, 3:
+    simgpu.enable(gpus); train('sim'); simgpu.disable(); gc.collect()""",
+    "cuda": "with simgpu.cuda('L4'): train('cuda'); look()",
+    "cuda inside sim": """
+with simgpu.enable():
+    with simgpu.cuda(gpus=2): train('cuda', False)
+    train('sim', False)""",
+    "a report": "with simgpu.cuda(record=True, races='warn') as face: train('cuda', False); str(face.report())",
+    "shapes alone": "with simgpu.cuda(record=True, shapes=True) as face: train('cuda', False); str(face.report())",
+    "a forecast": "simgpu.forecast(lambda: torch.nn.Linear(4, 4), lambda: torch.ones(2, 4))",
+    "a face that cannot be": """
+try: simgpu.cuda(allocator="best")
+except ValueError: pass""",
+}
+
+
+def attributes():
+    """Return every attribute of each module and class of torch; of a list what it holds."""
+    found = {}
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "torch" and isinstance(module, types.ModuleType):
+            owners = [(name, module), *((f"{kind.__module__}.{kind.__qualname__}", kind) for kind in classes(module))]
+            for path, owner in owners:
+                for key, value in list(vars(owner).items()):
+                    if key not in THEIRS:
+                        found[path, key] = tuple(value) if isinstance(value, list) else value
+    return found
+
+
+def classes(module):
+    kinds = [value for value in list(vars(module).values()) if isinstance(value, type)]
+    return [kind for kind in kinds if str(kind.__module__).partition(".")[0] == "torch"]
+
+
+def changed(before, after):
+    """Return the names of attributes that are others now; what the import of a module of torch adds is none."""
+    owners, same = {path for path, _ in before}, (int, float, str, tuple, re.Pattern)
+    names = []
+    for key in before.keys() | after.keys():
+        old, new = before.get(key, owners), after.get(key, owners)
+        imported = old is owners and (key[0] not in owners or isinstance(new, types.ModuleType))
+        counted = type(old) is type(new) is int and new > old
+        if old is not new and not imported and not counted and not (isinstance(new, same) and old == new):
+            names.append(".".join(key))
+    return sorted(names)
+
+
+def main():
+    """Print by the name of each block which attributes it leaves changed, and how many two of them change inside."""
+    warnings.simplefilter("ignore")
+    for name in ("torch._inductor.compile_fx", "torch.nn.attention.flex_attention"):
+        importlib.import_module(name)
+
+    inside = []
+    names = {
+        "torch": torch,
+        "simgpu": simgpu,
+        "gc": gc,
+        "look": lambda: inside.append(len(changed(before, attributes()))),
+    }
+    exec(TRAIN, names)
+    names["train"]("cpu", False)  # what PyTorch imports and remembers at its first use is no trace of a switch
+    before = attributes()
+    found = {}
+    for name, block in SWITCHES.items():
+        exec(block, names)
+        after = attributes()
+        found[name] = changed(before, after)
+        if name == "enable":
+            exec(COMPILE, names)
+            after = attributes()
+        before = after
+    print(json.dumps([found, inside]))
+
+
+@pytest.fixture(scope="module")
+def found():
+    done = children.run("-c", f"from {__name__} import main; main()")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_every_attribute_of_torch_is_what_it_was(name, found):
+    assert found[0][name] == []
+
+
+def test_the_search_sees_what_is_switched_on(found):
+    assert len(found[1]) == 2 and found[1][0] > 100 and found[1][1] > 5000
+
+
+def test_tensors_outlive_the_switch():
+    simgpu.enable()
+    with simgpu.enable(capacity="64 MiB"):
+        assert simgpu.memory().capacity_bytes == 2**26
+    assert simgpu.memory().capacity_bytes == 2**30
+    x = torch.ones(2, device="sim")
+    simgpu.disable()
+    assert not simgpu.enabled() and not hasattr(torch, "sim") and x.cpu().tolist() == [1, 1]
+    with pytest.raises(RuntimeError, match=r"switched off: simgpu.enable\(\)"):
+        torch.ones(2, device="sim")
+    assert type(torch.ones(2, device="meta:0")) is torch.Tensor
+    with pytest.raises(ValueError, match="cannot change to 3 while they are enabled or hold tensors"):
+        simgpu.enable(3)
+    simgpu.enable()
+    assert (x + x).device == torch.device("sim:0") and simgpu.memory().allocated_bytes >= x.nbytes
+    with simgpu.cuda(), pytest.raises(RuntimeError, match=r"simgpu.cuda\(\) is on: switch it off first"):
+        simgpu.disable()
