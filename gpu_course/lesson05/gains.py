@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 import simgpu
 from course_utils import counting, data, models, recorded, timing
+from gpu_course.lesson05.training import PINNING
 
 CHANGES = ("naive loop", "decoded once", "2 workers", "final loop", "fused optimizer", "mixed precision")
 _ON_THE_STEP = (1, 4, 5, 6)  # how many of the changes a step has: workers and decoding are no part of it
@@ -47,7 +48,7 @@ def live_rates(loops: Loops, device: torch.device) -> Rates:
 def _live_rate(loops: Loops, changes: tuple[str, ...], device: torch.device) -> float:
     samples = data.PhotoCrops(_SAMPLES, size=24, dtype=torch.uint8, decode_once="decoded once" in changes)
     fed = {"num_workers": 2, "persistent_workers": True} if "2 workers" in changes else {}
-    pin = device.type in ("cuda", "xpu") and "final loop" in changes
+    pin = device.type in PINNING and "final loop" in changes
     loader = DataLoader(samples, batch_size=_BATCH, shuffle=True, pin_memory=pin, **fed)
     epoch = loops.trained_with(changes, device)
     runs = timing.measure(lambda: epoch(loader), device=device, min_time_s=0.01, repeats=2)

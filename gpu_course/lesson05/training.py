@@ -76,6 +76,7 @@ def _after(before: Callable[[], object], function: Callable) -> Callable:
     return lambda *args, **kwargs: (before(), function(*args, **kwargs))[1]
 
 
+PINNING = "cuda", "xpu", "sim"  # the kinds of device that copy from pinned memory
 _Loader, _Scaler = named(DataLoader, "loader"), named(torch.amp.GradScaler, "scaler")
 
 

@@ -49,6 +49,8 @@ class Run:
     def __init__(self, device: torch.device, seed: int, steps: int) -> None:
         torch.manual_seed(seed)
         self.device, self.step = device, 0
+        # elsewhere a copy must be done before its source goes
+        self.pins = device.type in ("cuda", "xpu", "sim")
         self.dtype = amp_dtype(device)
         features = models.ConvNet(channels_in=3, classes=32, width=8)
         head = nn.Sequential(nn.ReLU(), nn.Dropout(0.1), nn.Linear(32, len(PHOTO_CLASSES)))
@@ -59,8 +61,8 @@ class Run:
 
     def train(self, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Take one step and return the loss, which stays on the device."""
-        images = images.to(self.device, non_blocking=True).float() / 127.5 - 1  # bytes travel; -1 to 1
-        labels = labels.to(self.device, non_blocking=True)
+        images = images.to(self.device, non_blocking=self.pins).float() / 127.5 - 1  # bytes travel; -1 to 1
+        labels = labels.to(self.device, non_blocking=self.pins)
         self.optimizer.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, dtype=self.dtype, enabled=self.dtype is not None):
             logits = self.model(images)
@@ -97,7 +99,8 @@ def amp_dtype(device: torch.device) -> torch.dtype | None:
     """Return the number format for autocast on `device`, None where float32 is the safe choice."""
     if device.type == "cpu":
         found = torch.cpu.get_capabilities()
-        return torch.bfloat16 if found.get("amx_bf16") or found.get("avx512_bf16") else None
+        native = any(found.get(name) for name in ("amx_bf16", "avx512_bf16", "bf16"))  # the last one of ARM
+        return torch.bfloat16 if native else None
     if device.type == "mps":
         return None
     native = torch.get_device_module(device).is_bf16_supported(including_emulation=False)
@@ -145,7 +148,7 @@ def train(run: Run, options: argparse.Namespace) -> None:
         crops, batch_size=options.batch, sampler=order, drop_last=True, num_workers=options.workers,
         persistent_workers=options.workers > 0,
         multiprocessing_context=options.start_method if options.workers else None,
-        pin_memory=run.device.type in ("cuda", "xpu", "sim"),
+        pin_memory=run.pins,
         generator=torch.Generator(),  # its own, so that making an iterator takes no number from the model's
     )  # fmt: skip
     moment, _, at = options.pause.partition("@")

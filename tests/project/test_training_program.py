@@ -238,7 +238,7 @@ def test_losses_stay_on_the_device_until_they_are_reported(program, capsys):
 
 @pytest.mark.parametrize(("kind", "capabilities", "native", "expected"), [
     ("cpu", {"amx_bf16": True}, None, torch.bfloat16), ("cpu", {"avx512_bf16": True}, None, torch.bfloat16),
-    ("cpu", {"avx2": True}, None, None), ("mps", {}, None, None),
+    ("cpu", {"bf16": True}, None, torch.bfloat16), ("cpu", {"avx2": True}, None, None), ("mps", {}, None, None),
     ("cuda", {}, True, torch.bfloat16), ("cuda", {}, False, torch.float16),
 ])  # fmt: skip
 def test_the_format_fits_the_device(program, monkeypatch, kind, capabilities, native, expected):

@@ -1,6 +1,6 @@
-"""Does each check accept right answers on a device that has no float64, as Apple's GPUs and some of Intel's?
+"""Does each check accept right answers on devices that nobody has here, such as Apple's GPUs and Intel's?
 
-The simulated GPU is that device: here an operator that would put float64 on it raises the error of `torch.mps`.
+The simulated GPU stands for one without float64: an operator that would put float64 on it raises the error of MPS.
 """
 
 from contextlib import contextmanager
@@ -11,8 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from course_utils import devices
+from gpu_course import lesson05
 from gpu_course.catalogue import registry
-from gpu_course.checks import Edit, edges
+from gpu_course.checks import Edit, WrongAnswer, edges, edit
 from tests.gpu_course.right_answers import stored
 
 pytestmark = pytest.mark.skipif(devices.simulated() is None, reason="there is a real GPU beside it")
@@ -77,3 +78,15 @@ STORED = [
 def test_a_stored_right_answer_is_accepted(exercise, answer):
     with without_float64():
         exercise.examine(answer.of(exercise.reference) if isinstance(answer, Edit) else answer, devices.simulated())
+
+
+def test_where_nothing_is_pinned_a_copy_must_not_be_left_running(monkeypatch):
+    """A Mac then reads memory that Python has given to the next batch."""
+    monkeypatch.setattr(lesson05, "PINNING", ())
+    waits = edit("""
+        -    can_pin = device.type in ("cuda", "xpu", "sim")  # elsewhere a copy must be done before its source goes
+        +    can_pin = False
+    """).of(lesson05.train_epoch.reference)
+    lesson05.train_epoch.examine(waits, devices.simulated())
+    with pytest.raises(WrongAnswer, match="from memory that is not pinned"):
+        lesson05.train_epoch.examine(lesson05.train_epoch.reference, devices.simulated())
