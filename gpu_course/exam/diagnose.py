@@ -2,7 +2,6 @@
 
 import random
 import re
-import textwrap
 
 import torch
 
@@ -10,62 +9,6 @@ import kernelcheck
 import simgpu
 from gpu_course.exam import running
 from gpu_course.exam.items import Item, but, choice, generator, number, several
-
-
-def _message(program: str) -> str:
-    """Return the first line of the error that a program raises on the simulated GPU."""
-    try:
-        running.run(program)
-    except Exception as error:
-        first = str(error).strip().splitlines()[0]
-        return textwrap.shorten(f"{type(error).__name__}: {first}", 240, placeholder=" …")
-    return ""
-
-
-_FAULTS = {  # what is wrong: a program that shows it, with numbers to be filled in
-    "two operands are on different devices": "torch.ones({n}, device=device) + torch.ones({n})",
-    "a layer gets a batch of another width than it was made for": """
-layer = nn.Linear({n}, 4).to(device)
-layer(torch.ones({m}, {k}, device=device))""",
-    "an operand has another dtype than the layer": """
-layer = nn.Linear({n}, {m}).to(device)
-layer(torch.ones(4, {n}, device=device, dtype=torch.float64))""",
-    "the graph was used and freed by an earlier backward pass": """
-w = torch.ones({n}, device=device, requires_grad=True)
-y = (w * w).sum()
-y.backward()
-y.backward()""",
-    "a value that backward needs was changed in place": """
-w = torch.ones({n}, {m}, device=device, requires_grad=True)
-y = w.exp()
-y += 1
-y.sum().backward()""",
-    "a tensor of the device is read by NumPy": "torch.ones({n}, device=device).numpy()",
-    "memory runs out": "torch.empty({k}, 2**34, dtype=torch.uint8, device=device)",
-    "the loss does not depend on any parameter": "torch.ones({n}, {m}, device=device).sum().backward()",
-    "strides do not allow this shape as a view": "torch.ones({n}, {m}, device=device).T.view(-1)",
-    "an index lies behind the end": "torch.ones({n}, {m})[:, {big}]",
-}
-
-
-@generator("diagnose", "the-usual-suspect", "error-line-is-the-cause", simulated=True)
-def cause_of_an_error(draw: random.Random) -> Item:
-    """What does an error message say?"""
-    n, m, k = draw.sample(range(3, 60), 3)
-    cause = draw.choice(list(_FAULTS))
-
-    def message_of(name: str) -> str:
-        return _message(_FAULTS[name].format(n=n, m=m, k=k, big=m + k))
-
-    shown = textwrap.fill(message_of(cause), 96)
-
-    def told() -> str:
-        (only,) = [name for name in _FAULTS if textwrap.fill(message_of(name), 96) == shown]
-        return only
-
-    wrong = dict.fromkeys(_FAULTS, "the-usual-suspect")
-    steps = ("Read the message: it names what was expected and what came.", f"Here {cause}.")
-    return choice(draw, "What is wrong?", cause, wrong, steps, told, shown=shown)
 
 
 @generator("diagnose", "error-line-is-the-cause", short=True, simulated=True)

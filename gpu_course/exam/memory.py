@@ -1,6 +1,5 @@
 """What is in memory, and does it fit? Items on owners, timelines, leaks, levers, messages and the allocator."""
 
-import gc
 import itertools
 import random
 import re
@@ -182,40 +181,6 @@ def kept_by_losses(draw: random.Random) -> Item:
     return number(text, answer, wrong, steps, alive, unit="KiB", shown=running.numbered(lines))
 
 
-@generator("memory", "views-are-copies", simulated=True)
-def memory_of_views(draw: random.Random) -> Item:
-    """How much memory do tensors take that look at one memory?"""
-    rows = draw.randint(6, 20)
-    part = draw.randint(2, rows - 2)
-    lines = [
-        f"x = torch.zeros({rows}, 2**10, dtype=torch.uint8, device=device)",
-        draw.choice([f"y = x[:{part}]", f"y = x[{rows - part}:]", f"y = x.view(2**10, {rows}).T"]),
-        f"z = x[:{part}].clone()",
-        draw.choice(["v = z.view(-1)", "v = z.T", "v = z[1:]"]),
-        "del x",
-    ]
-    program = "\n".join(lines)
-
-    def alive() -> int:
-        return running.alive_bytes(program) // 2**10
-
-    wrong = {
-        part: "views-are-copies",
-        2 * part: "views-are-copies",
-        3 * part: "views-are-copies",
-        rows: "left-out",
-        rows + 2 * part: "views-are-copies",
-        rows + 3 * part: "views-are-copies",
-    }
-    steps = (
-        f"`y` looks at the memory of `x`, so all {rows} KiB stay, though the name `x` is gone.",
-        f"`z` has {part} KiB of its own, and `v` looks at them.",
-        f"In all {rows + part} KiB.",
-    )
-    text = "How many KiB are in use at the end? A row has 1 KiB."
-    return number(text, alive(), wrong, steps, alive, unit="KiB", shown=running.numbered(lines))
-
-
 @generator("memory", "checkpoint-everything")
 def fewest_checkpoints(draw: random.Random) -> Item:
     """How many blocks have to be checkpointed at least?"""
@@ -341,39 +306,6 @@ def _wrapped(text: str, width: int = 88) -> list[str]:
     return textwrap.wrap(text, width)
 
 
-@generator("memory", "peak-at-the-end", "only-weights")
-def accumulated_peak(draw: random.Random) -> Item:
-    """What is the peak when a batch is taken in parts?"""
-    fixed, activations, parts = draw.randint(4, 12) * 100, draw.randint(6, 30) * 100, draw.choice([2, 4, 5])
-
-    def simulated() -> float:
-        alive, peak = float(fixed), 0.0
-        for _ in range(parts):
-            alive += activations / parts  # forward
-            peak = max(peak, alive)
-            alive -= activations / parts  # backward
-        return peak
-
-    answer = fixed + activations / parts
-    wrong = {
-        (fixed + activations) / parts: "only-weights",
-        float(fixed + activations): "peak-at-the-end",
-        activations / parts: "left-out",
-        fixed / parts + activations: "turned-round",
-    }
-    steps = (
-        f"Weights, gradients and states stay as they are: {fixed} MiB.",
-        f"Of the activations one part is alive at a time: {activations} / {parts} = {activations / parts:g} MiB.",
-        f"Together {answer:g} MiB.",
-    )
-    text = (
-        f"In a training step weights, gradients and states take {fixed} MiB, and at the peak the activations of the "
-        f"whole batch {activations} MiB. Now the batch is taken in {parts} equal parts, with a backward pass after "
-        "each. What is the peak?"
-    )
-    return number(text, answer, wrong, steps, simulated, unit="MiB")
-
-
 @generator("memory", "mixed-precision-halves-memory")
 def autocast_peak(draw: random.Random) -> Item:
     """What does autocast save?"""
@@ -441,55 +373,3 @@ def cache_of_keys(draw: random.Random) -> Item:
         "many MiB do they take?"
     )
     return number(text, answer, wrong, steps, measured, unit="MiB")
-
-
-@generator("memory", "empty-cache-helps", "peak-at-the-end")
-def reserved_after_del(draw: random.Random) -> Item:
-    """What does the allocator hold after tensors are gone?"""
-    sizes = [draw.randint(11, 30) * 2 for _ in range(3)]
-    gone = draw.randrange(3)
-    empties = draw.choice([True, False])
-    names = "abc"
-    lines = [
-        *[
-            f"{name} = torch.empty({mib}, 2**20, dtype=torch.uint8, device=device)"
-            for name, mib in zip(names, sizes, strict=True)
-        ],
-        f"del {names[gone]}",
-        *(["torch.cuda.empty_cache()"] if empties else ["b2 = torch.empty(1, 2**20, dtype=torch.uint8, device='cpu')"]),
-    ]
-
-    def reserved() -> int:
-        held = dict(zip(names, sizes, strict=True))  # a segment of its own for each block above 10 MiB
-        free = held.pop(names[gone])
-        return sum(held.values()) + (0 if empties else free)
-
-    def by_the_allocator() -> int:
-        before, simulated = simgpu.settings(), torch.get_device_module("sim")
-        simgpu.configure(allocator="caching")
-        try:
-            gc.collect()  # what is garbage now would be freed at some moment of the program
-            simulated.empty_cache()
-            start = simulated.memory_reserved()
-            names_ = running.run("\n".join(lines).replace("torch.cuda", "torch.sim"))
-            reserved = simulated.memory_reserved() - start
-            del names_
-            simulated.empty_cache()
-        finally:
-            simgpu.restore(before)
-        return reserved // 2**20
-
-    everything = sum(sizes)
-    wrong = but(reserved(), {everything: "empty-cache-helps", everything - sizes[gone]: "empty-cache-helps"})
-    wrong[0] = "empty-cache-helps"
-    wrong |= {sizes[gone]: "another-question", everything - sizes[gone] + 1: "devices-mix"}
-    steps = (
-        "The allocator keeps the block of a tensor that is gone, for the next tensor.",
-        "`empty_cache` gives back segments in which nothing is alive." if empties else "Nothing gives it back here.",
-        f"So {reserved()} MiB stay reserved.",
-    )
-    text = (
-        "How many MiB has PyTorch's allocator on the device reserved at the end? (Each of these blocks is large enough "
-        "for a segment of its own.)"
-    )
-    return number(text, reserved(), wrong, steps, by_the_allocator, unit="MiB", shown=running.numbered(lines))

@@ -5,7 +5,7 @@ import random
 
 import simgpu
 from gpu_course.exam import running
-from gpu_course.exam.items import Item, but, choice, generator, number, several
+from gpu_course.exam.items import Item, but, generator, number, several
 
 
 @generator("parallel", "messages-follow-memory", short=True)
@@ -98,58 +98,6 @@ def value_after_collective(draw: random.Random) -> Item:
     return number(text, value(), wrong, steps, value, shown=running.numbered(lines))
 
 
-def _hanging(draw: random.Random, count: int) -> tuple[list[str], int]:
-    """Return a program that hangs, and the rank that leaves the others alone."""
-    odd = draw.randrange(count)
-    steps = draw.randint(2, 5)
-    another_call = f"""
-x = rank + {draw.randint(1, 20)}
-total = group.sum_over_ranks(x)
-if rank == {odd}:
-    group.barrier()
-largest = group.max_over_ranks(total)
-group.barrier()"""
-    fewer_steps = f"""
-batches = {steps} if rank == {odd} else {steps + draw.randint(1, 3)}
-loss = 0
-for step in range(batches):
-    loss = group.sum_over_ranks(step + rank)
-group.barrier()
-mean = loss / world_size"""
-    skipped_call = f"""
-x = {draw.randint(2, 20)} * rank
-if rank != {odd}:
-    x = group.max_over_ranks(x)
-y = group.sum_over_ranks(x)
-group.barrier()
-done = True"""
-    return draw.choice([another_call, fewer_steps, skipped_call]).strip().splitlines(), odd
-
-
-@generator("parallel", "a-rank-may-skip")
-def line_of_a_hang(draw: random.Random) -> Item:
-    """In which line does a rank wait for ever?"""
-    count = draw.choice([2, 3, 4])
-    lines, odd = _hanging(draw, count)
-    asked = draw.randrange(count)
-    program = "\n".join(lines)
-
-    def waits() -> int:
-        return running.ranks(program, count).line[asked] or 0
-
-    other = next(rank for rank in range(count) if (rank == odd) != (asked == odd))
-    among = [running.ranks(program, count).line[other] or 0, len(lines)]
-    among += [line for line, text in enumerate(lines, 1) if "group." in text]
-    wrong = but(waits(), dict.fromkeys(among, "a-rank-may-skip"))
-    steps = (
-        "A collective goes on only when every rank has called the same one.",
-        f"Rank {odd} calls another one than the others at some point.",
-        f"Then rank {asked} waits in line {waits()}.",
-    )
-    text = f"{count} ranks run this program and hang. In which line does rank {asked} wait?"
-    return number(text, waits(), wrong, steps, waits, shown=running.numbered(lines))
-
-
 @generator("parallel", "stages-are-all-busy", short=True)
 def bubble(draw: random.Random) -> Item:
     """How large is the bubble of a pipeline?"""
@@ -214,69 +162,6 @@ def held_micro_batches(draw: random.Random) -> Item:
     return number(text, answer, wrong, steps, held, shown=shown)
 
 
-@generator("parallel", "everything-is-sharded", "only-weights")
-def bytes_of_a_stage(draw: random.Random) -> Item:
-    """How many GB does a rank hold at a stage of sharding?"""
-    billions, ranks, stage = draw.choice([1, 2, 3, 4, 6, 7]), draw.choice([4, 8, 16]), draw.choice([1, 2, 3])
-
-    def by_explorer() -> float:
-        from gpu_course.lesson10.explorers.sharding import sharding
-
-        sharded = sharding(
-            stage=stage, ranks=ranks, parameters=billions * 10**9, fmt="bf16, fp32 copy", activations_gib=0.0
-        )
-        parts = sharded.chosen.parts
-        return sum(size for name, size in parts.items() if "gather" not in name) / 1e9
-
-    owners = [2, 2, 12]  # weights, gradients, optimizer
-    sharded = {1: 12, 2: 14, 3: 16}[stage]
-    answer = billions * (16 - sharded + sharded / ranks)
-    by_stage = {one: billions * (16 - cut + cut / ranks) for one, cut in {1: 12, 2: 14, 3: 16}.items()}
-    wrong = {value: "everything-is-sharded" for one, value in by_stage.items() if one != stage}
-    wrong |= {sum(owners) * billions + 0.0: "everything-is-sharded", billions * 4 / ranks: "only-weights"}
-    names = {1: "the optimizer's states", 2: "these and the gradients", 3: "everything"}[stage]
-    steps = (
-        f"Stage {stage} shards {names}: {sharded} of 16 bytes a parameter.",
-        f"{16 - sharded} + {sharded} / {ranks} bytes, times {billions} billion: {answer:.4g} GB.",
-    )
-    text = (
-        f"A model of {billions} billion parameters is trained in mixed precision: 2 bytes of weights, 2 of gradients "
-        f"and 12 of the optimizer for each. How many GB of these does each of {ranks} ranks keep at stage {stage} of "
-        "ZeRO?"
-    )
-    return number(text, answer, wrong, steps, by_explorer, unit="GB")
-
-
-@generator("parallel", "messages-follow-memory")
-def sharded_bytes(draw: random.Random) -> Item:
-    """How much does a rank send when parameters are sharded?"""
-    ranks, size_gb = draw.choice([2, 4, 5, 8, 10]), draw.choice([2, 3, 4, 5, 6, 8, 10, 12])
-
-    def by_messages() -> float:
-        from gpu_course.lesson09.explorers.exchange import exchange
-
-        pieces = [exchange(name, ranks).sent_pieces(0) for name in ("all_gather", "all_gather", "reduce_scatter")]
-        return sum(pieces) * size_gb / ranks
-
-    each = (ranks - 1) / ranks * size_gb
-    wrong = {
-        2 * each: "messages-follow-memory",
-        each: "messages-follow-memory",
-        3.0 * size_gb: "off-by-one",
-        3 * each / ranks: "messages-follow-memory",
-        4 * each: "left-out",
-    }
-    steps = (
-        "Weights are gathered for the forward pass and again for the backward pass; gradients are reduce-scattered.",
-        f"Each of the three sends ({ranks} - 1) / {ranks} × {size_gb} GB: {3 * each:.4g} GB in all.",
-    )
-    text = (
-        f"`fully_shard` on {ranks} ranks: weights have {size_gb} GB in all, gradients too, both as they are sent. "
-        "Weights are dropped after the forward pass. How many GB does a rank send in a step, by rings?"
-    )
-    return number(text, 3 * each, wrong, steps, by_messages, unit="GB")
-
-
 @generator("parallel", "n-gpus-n-times", short=True)
 def steps_of_an_epoch(draw: random.Random) -> Item:
     """How many steps has an epoch on several ranks?"""
@@ -306,35 +191,6 @@ def steps_of_an_epoch(draw: random.Random) -> Item:
         f"{batch}, and the last may be smaller. How many steps has an epoch?"
     )
     return number(text, by_sampler(), wrong, steps, by_sampler, unit="steps")
-
-
-@generator("parallel", "n-gpus-n-times")
-def speed_up(draw: random.Random) -> Item:
-    """How many times as fast are n GPUs?"""
-    ranks, compute, messages = draw.choice([2, 4, 8]), draw.choice([80, 160, 240, 320]), draw.choice([10, 15, 20, 30])
-    hidden = draw.choice([5, 8])
-
-    def counted() -> float:
-        work, sent = compute / ranks, messages - hidden
-        return compute / (work + sent)
-
-    answer = compute / (compute / ranks + messages - hidden)
-    wrong = {
-        float(ranks): "n-gpus-n-times",
-        compute / (compute / ranks + messages): "parts-add-up",
-        compute / (compute + messages - hidden): "left-out",
-        compute / ((compute + messages - hidden) / ranks): "n-gpus-n-times",
-    }
-    steps = (
-        f"A rank computes {compute} / {ranks} = {compute / ranks:g} ms and waits for {messages} - {hidden} ms of "
-        "messages.",
-        f"{compute} over {compute / ranks + messages - hidden:g} ms: {answer:.3g} times as fast.",
-    )
-    text = (
-        f"A step takes {compute} ms on one GPU. On {ranks} GPUs the same batch is shared out evenly, and gradients "
-        f"travel for {messages} ms, of which the backward pass hides {hidden} ms. How many times as fast is a step?"
-    )
-    return number(text, answer, wrong, steps, counted)
 
 
 @generator("parallel", "any-link-will-do")
@@ -368,72 +224,6 @@ def tensor_parallel_messages(draw: random.Random) -> Item:
         "latency. How long do all messages of a step take?"
     )
     return number(text, answer, wrong, steps, added_up, unit="ms")
-
-
-@generator("parallel", "parts-need-no-division", "somebody-divides")
-def messages_of_accumulation(draw: random.Random) -> Item:
-    """How many all-reduces do accumulated steps send?"""
-    micro, buckets, steps_count = draw.choice([2, 3, 4, 5, 8]), draw.randint(2, 6), draw.randint(5, 12)
-    quiet = draw.choice([True, False])
-    lines = [
-        f"for step in range({steps_count}):",
-        f"    for number in range({micro}):",
-        f"        last = number == {micro - 1}",
-        f"        with {'nullcontext() if last else model.no_sync()' if quiet else 'nullcontext()'}:",
-        "            (loss_of(model, next(batches)) / " + f"{micro}).backward()",
-        "    optimizer.step()",
-    ]
-
-    def counted() -> int:
-        sent = [0]
-
-        class Model:
-            def no_sync(self) -> "Quiet":
-                return Quiet()
-
-        class Quiet:
-            loud = False
-
-            def __enter__(self) -> None:
-                self.loud, Quiet.loud = Quiet.loud, True
-
-            def __exit__(self, *error: object) -> None:
-                Quiet.loud = self.loud
-
-        class Loss:
-            def __truediv__(self, count: int) -> "Loss":
-                return self
-
-            def backward(self) -> None:
-                sent[0] += 0 if Quiet.loud else buckets
-
-        class Optimizer:
-            def step(self) -> None:
-                pass
-
-        from contextlib import nullcontext
-
-        names = {"model": Model(), "optimizer": Optimizer(), "nullcontext": nullcontext, "batches": iter(range(10**6))}
-        running.run("\n".join(lines), loss_of=lambda model, batch: Loss(), **names)
-        return sent[0]
-
-    backward = steps_count if quiet else steps_count * micro
-    wrong = {
-        steps_count * micro * buckets if quiet else steps_count * buckets: "parts-need-no-division",
-        steps_count: "left-out",
-        steps_count * micro: "left-out",
-        steps_count * buckets * (micro - 1): "turned-round",
-        buckets: "left-out",
-    }
-    steps = (
-        "Under `no_sync` a backward pass sends nothing." if quiet else "Without `no_sync` each backward pass sends.",
-        f"{backward} backward passes send, {buckets} buckets each: {backward * buckets}.",
-    )
-    text = (
-        f"`model` is a DistributedDataParallel with {buckets} buckets of gradients. How many all-reduces does each "
-        "rank take part in?"
-    )
-    return number(text, counted(), wrong, steps, counted, shown=running.numbered(lines))
 
 
 @generator("parallel", "bias-on-every-rank")
@@ -522,40 +312,3 @@ def what_ranks_share(draw: random.Random) -> Item:
     )
     text = f"{count} ranks run this program. What is `total` on rank {asked}?"
     return number(text, value(), wrong, steps, value, shown=running.numbered(lines))
-
-
-@generator("parallel", "send-returns-at-once")
-def order_of_messages(draw: random.Random) -> Item:
-    """Which order of messages ends?"""
-    first = draw.choice(["send", "recv"])
-    size = draw.randint(2, 90)
-    other = "recv" if first == "send" else "send"
-    programs = {
-        f"0: {first} {other}; 1: {first} {other}": False,
-        f"0: {first} {other} {other}; 1: {other} {first} {other}": False,
-        f"0: {first} {first} {other}; 1: {other} {other} {first}": True,
-        f"0: {first} {other} {first}; 1: {first} {other} {other}": False,
-        f"0: {other} {first} {other}; 1: {other} {first} {first}": False,
-    }
-
-    def ends() -> str:
-        fine = []
-        for program in programs:
-            lines = [part.split(": ")[1].split() for part in program.split("; ")]
-            while lines[0] and lines[1] and {lines[0][0], lines[1][0]} == {"send", "recv"}:
-                lines = [line[1:] for line in lines]
-            if not lines[0] and not lines[1]:
-                fine.append(program)
-        (only,) = fine
-        return only
-
-    wrong = {program: "send-returns-at-once" for program, fine in programs.items() if not fine}
-    steps = (
-        "A `send` goes on when the other rank receives, and a `recv` when the other rank sends.",
-        f"Only in `{ends()}` each call meets its counterpart.",
-    )
-    text = (
-        f"Ranks 0 and 1 send each other tensors of {size} MB; `send` waits until the other rank receives, "
-        "and `recv` until it sends. Here are the calls of both ranks. In which program do both come to their end?"
-    )
-    return choice(draw, text, ends(), wrong, steps, ends)

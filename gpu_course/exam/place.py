@@ -177,44 +177,6 @@ def what_moves(draw: random.Random) -> Item:
     return number(text, answer, wrong, steps, moved, shown=running.numbered(lines))
 
 
-@generator("place", "attributes-move-along", "files-know-no-place")
-def what_is_saved(draw: random.Random) -> Item:
-    """How many entries has a state dict?"""
-    n, blocks = draw.randint(2, 9), draw.randint(2, 6)
-    lines = [
-        "class Block(nn.Module):",
-        "    def __init__(self):",
-        "        super().__init__()",
-        f"        self.layer = nn.Linear({n}, {n}, bias={draw.choice([True, False])})",
-        f'        self.register_buffer("mean", torch.zeros({n}), persistent={draw.choice([True, False])})',
-        f"        self.table = torch.zeros({n})",
-        "",
-        f"net = nn.Sequential(*[Block() for _ in range({blocks})])",
-        "saved = net.state_dict()",
-    ]
-    program = "\n".join(lines)
-
-    def entries() -> int:
-        return len(running.run(program)["saved"])
-
-    answer = entries()
-    bias = "bias=True" in program
-    persistent = "persistent=True" in program
-    wrong = {
-        blocks * (2 + bias + 1): "attributes-move-along",
-        blocks * (1 + bias + (not persistent)): "attributes-move-along",
-        answer // blocks: "top-level-only",
-    }
-    wrong |= but(answer, {blocks * (1 + bias): "attributes-move-along"})
-    steps = (
-        f"A block saves its weight{' and its bias' if bias else ''}{', and the buffer' if persistent else ''}.",
-        "A buffer that is not persistent, and a plain attribute, are not saved.",
-        f"{blocks} blocks have {answer} entries.",
-    )
-    text = "How many tensors does `saved` hold?"
-    return number(text, answer, wrong, steps, entries, shown=running.numbered(lines))
-
-
 @generator("place", "views-are-copies", short=True)
 def view_or_copy(draw: random.Random) -> Item:
     """Which value does a tensor show after its view has changed?"""
@@ -263,33 +225,6 @@ def reduced_shape(draw: random.Random) -> Item:
         f"{left_sizes[0]} × {left_sizes[1]} = {left()} numbers are left.",
     )
     return number("How many numbers does `y` hold?", left(), wrong, steps, left, shown=program)
-
-
-@generator("place", "elements-lie-side-by-side", "views-are-copies")
-def place_in_memory(draw: random.Random) -> Item:
-    """How far behind the first number of the memory does an element lie?"""
-    rows, columns, from_row = draw.randint(4, 9), draw.randint(4, 9), draw.randint(1, 2)
-    i, j = draw.randrange(1, columns), draw.randrange(1, rows - from_row)
-    lines = [f"x = torch.zeros({rows}, {columns})", f"y = x[{from_row}:].T"]
-    program = "\n".join(lines)
-
-    def place() -> int:
-        y = running.run(program)["y"]
-        return y[i, j].storage_offset()
-
-    wrong = {
-        i * (rows - from_row) + j: "elements-lie-side-by-side",
-        i * columns + j: "dimension-by-feel",
-        j * columns + i: "views-are-copies",
-        i * rows + j: "elements-lie-side-by-side",
-    }
-    steps = (
-        f"`y[{i}, {j}]` is `x[{from_row + j}, {i}]`: the slice leaves out {from_row} of the rows, and `.T` turns "
-        "round.",
-        f"A row of `x` has {columns} numbers, so this is number {from_row + j} × {columns} + {i} = {place()}.",
-    )
-    text = f"Which place in the memory of `x` does `y[{i}, {j}]` look at? The first number of `x` has place 0."
-    return number(text, place(), wrong, steps, place, shown=running.numbered(lines))
 
 
 _CAUSES = {

@@ -1,6 +1,5 @@
 """How long does it take, and why? Items on queues, clocks, rooflines, launches, formats and traces."""
 
-import itertools
 import math
 import random
 import statistics
@@ -42,36 +41,6 @@ def clock_without_wait(draw: random.Random) -> Item:
     return number(text, float(count * launch), wrong, steps, shown, unit="µs")
 
 
-@generator("time", "call-is-done", "launches-are-free")
-def clock_with_wait(draw: random.Random) -> Item:
-    """How long do many kernels take until all are done?"""
-    launch, count = draw.choice([4, 6, 8, 10, 12, 16]), draw.randint(3, 9)
-    kernel = draw.choice([launch * 2, launch * 3, launch * 1.5, launch / 2])
-
-    def done() -> float:
-        return _queue_us([launch] * count, [kernel] * count)[1]
-
-    slow = "kernels" if kernel > launch else "launches"
-    answer = launch + count * kernel if kernel > launch else count * launch + kernel
-    wrong = {
-        count * (launch + kernel): "parts-add-up",
-        count * launch: "call-is-done",
-        count * kernel: "launches-are-free",
-        count * launch + kernel if kernel > launch else launch + count * kernel: "launches-are-free",
-    }
-    steps = (
-        f"Launches and kernels overlap, and here the {slow} take longer.",
-        "The first kernel begins when its launch is over, and the last one ends behind its launch.",
-        f"So all are done after {answer:g} µs.",
-    )
-    text = (
-        f"The queue is empty. A program launches {count} kernels and then synchronises. A launch takes the host "
-        f"{launch} µs, and each kernel runs for {kernel:g} µs. How long does it take until all kernels are done? "
-        "(Launches go on while the device works; the synchronisation itself takes no time.)"
-    )
-    return number(text, answer, wrong, steps, done, unit="µs")
-
-
 @generator("time", "bytes-of-one-operand", "product-is-one-flop", "elements-are-bytes")
 def intensity(draw: random.Random) -> Item:
     """What is the arithmetic intensity of a product?"""
@@ -102,37 +71,6 @@ def intensity(draw: random.Random) -> Item:
         "arithmetic intensity, in FLOP/byte, if each matrix travels once?"
     )
     return number(text, answer, wrong, steps, reference, unit="FLOP/byte")
-
-
-@generator("time", "arithmetic-is-time", "parts-add-up")
-def time_at_the_roof(draw: random.Random) -> Item:
-    """How long does a kernel take at least?"""
-    tflops, gbps = draw.choice([8, 20, 60, 100]), draw.choice([200, 500, 1000, 2000])
-    gflop, gbytes = draw.choice([20, 40, 80, 200, 400]), draw.choice([1, 2, 4, 5])
-    compute_ms, memory_ms = gflop / tflops, 1000 * gbytes / gbps
-
-    def reference() -> float:
-        from course_utils.timing import Roofline
-
-        roof = Roofline(float(gbps), {"fp32": float(tflops)}, "predicted", "")
-        return gflop / roof.attainable_tflops(gflop / gbytes, "fp32")
-
-    wrong = {
-        min(compute_ms, memory_ms): "arithmetic-is-time" if memory_ms > compute_ms else "turned-round",
-        compute_ms + memory_ms: "parts-add-up",
-        memory_ms / 8: "units-are-alike",
-    }
-    answer = max(compute_ms, memory_ms)
-    steps = (
-        f"Arithmetic: {gflop} GFLOP over {tflops} TFLOP/s = {compute_ms:.3g} ms.",
-        f"Memory traffic: {gbytes} GB over {gbps} GB/s = {memory_ms:.3g} ms.",
-        f"The two overlap, so the longer one counts: {answer:.3g} ms.",
-    )
-    text = (
-        f"A data sheet promises {tflops} TFLOP/s and {gbps} GB/s. A kernel does {gflop} GFLOP and moves {gbytes} GB. "
-        "How long does it take at least?"
-    )
-    return number(text, answer, wrong, steps, reference, unit="ms")
 
 
 @generator("time", "arithmetic-is-time", short=True)
@@ -196,30 +134,6 @@ def host_waits(draw: random.Random) -> Item:
     )
     text = "`x` is on the device. How often does the host wait for the device?"
     return number(text, answer, wrong, steps, waits, shown=running.numbered(lines))
-
-
-@generator("time", "launches-are-free", simulated=True)
-def launches(draw: random.Random) -> Item:
-    """How many operators does the device run?"""
-    rows, operations = draw.randint(5, 40), draw.sample(["* 2", "+ 1", "- 3", "/ 4"], draw.choice([3, 3]))
-    body = f"(((row {operations[0]}) {operations[1]}) {operations[2]})"
-    lines = ["parts = []", "for row in x:", f"    parts.append({body})", "y = torch.stack(parts)"]
-    program = "\n".join(lines)
-
-    def ran() -> int:
-        return running.counts(program, x=torch.ones(rows, 4, device=torch.device("sim", 0))).operators
-
-    wrong = {4: "launches-are-free", 3: "launches-are-free", rows: "launches-are-free", 4 * rows: "launches-are-free"}
-    wrong |= {rows + 1: "launches-are-free", 3 * rows: "off-by-one"}
-    steps = (
-        f"Each of the {rows} rows takes three operators, which are three launches.",
-        f"`stack` is one more: {3 * rows + 1}.",
-    )
-    text = (
-        f"`x` is on the device and has {rows} rows. How many operators does the device run? (Taking a row of `x` is a "
-        "view and runs nothing.)"
-    )
-    return number(text, ran(), wrong, steps, ran, shown=running.numbered(lines))
 
 
 @generator("time", "first-like-others", "one-number-is-typical", short=True)
@@ -286,60 +200,6 @@ def stored_number(draw: random.Random) -> Item:
     )
     text = f"What does `torch.tensor({value:g}, dtype=torch.float64).to(torch.{dtype})` hold?"
     return choice(draw, text, answer, wrong, steps, stored)
-
-
-def _trace(draw: random.Random) -> tuple[list[dict], float]:
-    """Return the events of two kernels with a gap between them, in which the host does three things."""
-    first, gap = draw.randint(4, 9) * 10, draw.randint(12, 20) * 10
-    main = draw.randint(gap // 2 + 10, gap - 30)
-    rest = gap - main - 5
-    begin = first - draw.randint(2, 3) * 10
-    names = draw.sample(["loss.item()", "save(model)", "batch = next(batches)", "print(norm)", "log(step)"], 3)
-    host, now = [], float(begin)
-    long_before = draw.choice([0, 1])  # a long call that is mostly over when the gap begins
-    pieces = [(names[0], first - begin + rest), (names[1], main), ("y = model(x)", 5)]
-    if long_before:
-        pieces = [
-            (names[0], first - begin + rest // 2),
-            (names[2], rest - rest // 2),
-            (names[1], main),
-            ("y = model(x)", 5),
-        ]
-    for name, long in pieces:
-        host.append({"cat": "host", "name": name, "ts": now, "dur": float(long), "stream": 0, "line": name})
-        now += long
-    kernels = [(0.0, float(first)), (float(first + gap), draw.randint(4, 9) * 10.0)]
-    events = [{"cat": "kernel", "name": "k", "ts": ts, "dur": dur, "stream": 0, "line": ""} for ts, dur in kernels]
-    return [*events, *host], kernels[1][0] + kernels[1][1]
-
-
-@generator("time", "gap-of-the-neighbour")
-def blamed_line(draw: random.Random) -> Item:
-    """Which line of the host kept the GPU waiting?"""
-    events, end = _trace(draw)
-    host = [event for event in events if event["cat"] == "host"]
-    lines = [event["line"] for event in host]
-
-    def blamed() -> str:
-        from gpu_course import lesson06
-
-        ((_, _, line),) = [gap for gap in lesson06.idle_gaps(events, end) if gap[1] > 20]
-        return line
-
-    spare = [line for line in ("optimizer.step()", "loss.backward()", "x = x.to(device)") if line not in lines]
-    wrong = dict.fromkeys([*lines, *spare], "gap-of-the-neighbour")
-    shown = "\n".join(
-        ["row     begin  end (µs)"]
-        + [f"{e['cat']:6}  {e['ts']:5.0f}  {e['ts'] + e['dur']:5.0f}  {e['line']}" for e in events]
-    )
-    kernels = [event for event in events if event["cat"] == "kernel"]
-    answer = blamed()
-    steps = (
-        f"The GPU is idle from {kernels[0]['dur']:.0f} to {kernels[1]['ts']:.0f} µs.",
-        "Of each line of the host only the part inside the gap counts.",
-        f"`{answer}` has most of it.",
-    )
-    return choice(draw, "Which line kept the GPU waiting longest?", answer, wrong, steps, blamed, shown=shown)
 
 
 @generator("time", "overlaps-count-twice")
@@ -466,35 +326,6 @@ def flops_of_a_step(draw: random.Random) -> Item:
 # No lesson follows the one on the compiler, so its items are asked here alone; `short=True` brings them back in one.
 
 
-@generator("time", "fused-kernels-move-all")
-def bytes_of_one_kernel(draw: random.Random) -> Item:
-    """How many bytes does a fused chain move?"""
-    operators, mbytes = draw.randint(4, 9), draw.choice([16, 20, 24, 32, 40])
-    written = draw.randint(1, 2)
-
-    def moved() -> int:
-        from gpu_course import lesson14
-
-        names = [f"t{number}" for number in range(operators + 1)]
-        chain = [((before,), after) for before, after in itertools.pairwise(names)]
-        return lesson14.moved.reference(chain, names[-written:], dict.fromkeys(names, mbytes))[1]
-
-    middle = ", and that of the operator before it," if written == 2 else ""
-    answer = (1 + written) * mbytes
-    wrong = {2 * operators * mbytes: "fused-kernels-move-all", (operators + 1) * mbytes: "fused-kernels-move-all"}
-    wrong |= {written * mbytes: "bytes-of-one-operand"}
-    steps = (
-        f"The kernel reads its input once: {mbytes} MB. What it makes itself stays in the chip.",
-        f"It writes what is needed later: {written} × {mbytes} MB. Together {answer} MB.",
-    )
-    text = (
-        f"A chain of {operators} element-wise operators turns a tensor of {mbytes} MB into others of {mbytes} MB, one "
-        f"from the other. torch.compile makes one kernel of it. The result of the last operator{middle} is needed "
-        "later. How many MB does the kernel read and write?"
-    )
-    return number(text, answer, wrong, steps, moved, unit="MB")
-
-
 @generator("time", "compiled-once")
 def graphs_of_sizes(draw: random.Random) -> Item:
     """How many graphs do calls with several sizes make?"""
@@ -522,38 +353,3 @@ def graphs_of_sizes(draw: random.Random) -> Item:
         f"columns and {', '.join(map(str, rows))} rows, in this order. How many graphs are compiled?"
     )
     return number(text, 2, wrong, steps, made)
-
-
-@generator("time", "compiling-helps-alike", "gains-multiply")
-def gain_beside_products(draw: random.Random) -> Item:
-    """How many times as fast is a program of which one part gains?"""
-    products, others, less = draw.choice([12, 18, 24, 30]), draw.choice([6, 8, 12, 16]), draw.choice([2, 4, 5])
-
-    def ratio() -> float:
-        from gpu_course import lesson14
-
-        product, chain = lesson14.Kernel(0, products * 1e12), lesson14.Kernel(others * 1e9)
-        program = lesson14.Program("", (product, chain), (product, lesson14.Kernel(chain.nbytes / less)))
-        seconds = [sum(one.nbytes / 1e9 + one.flops / 1e12 for one in way) for way in (program.eager, program.compiled)]
-        return seconds[0] / seconds[1]
-
-    answer = (products + others) / (products + others / less)
-    wrong: dict[float, str] = {
-        float(less): "compiling-helps-alike",
-        (products + others) / products: "left-out",
-        2.0: "compiling-helps-alike",
-    }
-    wrong = {value: name for value, name in wrong.items() if value != answer}
-    steps = (
-        f"Products stay calls of a library: {products} ms. The other kernels take {others} / {less} ms.",
-        f"{products + others} / {products + others / less:g} = {answer:.3g} times as fast.",
-    )
-    text = (
-        f"A step takes {products + others} ms on a GPU that never waits: {products} ms for matrix products and "
-        f"{others} ms for element-wise operators. Compiled, the latter move a {_ORDINALS[less]} of their bytes. "
-        "How many times as fast is a step?"
-    )
-    return number(text, answer, wrong, steps, ratio)
-
-
-_ORDINALS = {2: "half", 4: "quarter", 5: "fifth"}

@@ -266,50 +266,6 @@ def places_that_change(draw: random.Random) -> Item:
     return number(text, changed(), wrong, steps, changed)
 
 
-@generator("train", "scale-is-forgotten", "any-number-fits")
-def scale_after_steps(draw: random.Random) -> Item:
-    """Which scale does a GradScaler have after some steps?"""
-    start, interval, steps_count = 2 ** draw.choice([10, 12, 14]), draw.choice([2, 3]), 8
-    bad = sorted(draw.sample(range(1, steps_count + 1), draw.choice([2, 2])))
-
-    def run_it() -> float:
-        scaler = torch.amp.GradScaler("cpu", init_scale=start, growth_interval=interval)
-        w = torch.zeros(1, requires_grad=True)
-        optimizer = torch.optim.SGD([w], lr=0.0)
-        for step in range(1, steps_count + 1):
-            scaler.scale((w * 1.0).sum()).backward()
-            if step in bad:
-                w.grad = torch.full_like(w, float("inf"))
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
-        return scaler.get_scale()
-
-    scale, good = start, 0
-    for step in range(1, steps_count + 1):
-        good = 0 if step in bad else good + 1
-        scale = scale / 2 if step in bad else scale
-        if good == interval:
-            scale, good = scale * 2, 0
-    wrong = {
-        start: "scale-is-forgotten",
-        start / 4: "scale-is-forgotten",
-        start * 2 ** (steps_count // interval): "any-number-fits",
-        start / 4 * 2 ** ((steps_count - 2) // interval): "scale-is-forgotten",
-    }
-    steps = (
-        f"Each step with inf halves the scale, here the steps {bad[0]} and {bad[1]}, and the count begins anew.",
-        f"{interval} good steps in a row double it, and the count begins anew.",
-        f"After step {steps_count} it is {scale:g}.",
-    )
-    text = (
-        f"A GradScaler begins with the scale {start}, `growth_interval={interval}`, and halves or doubles. In "
-        f"{steps_count} steps, numbered from 1, the gradients of steps {bad[0]} and {bad[1]} hold inf. What is the "
-        f"scale after step {steps_count}?"
-    )
-    return number(text, float(scale), {float(k): v for k, v in wrong.items()}, steps, run_it)
-
-
 @generator("train", "weights-are-the-state", short=True)
 def steps_done_twice(draw: random.Random) -> Item:
     """How many steps are done again after a crash?"""
