@@ -1,6 +1,6 @@
 """Which device faults of public projects does the simulated GPU tell, that a machine without a GPU does not?
 
-    python -m benchmarks.device_faults                       # the chosen rows of engines/simgpu/device_faults.toml
+    python -m benchmarks.device_faults                       # the chosen rows of device_faults.diff
     python -m benchmarks.device_faults --held-out            # those that were set aside
     python -m benchmarks.device_faults --first-contact       # rows of eleven more projects, written before any was run
     python -m benchmarks.device_faults --second-contact      # and of 23 more, in the same way
@@ -46,8 +46,6 @@ import re
 import signal
 import subprocess
 import tempfile
-import textwrap
-import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,7 +57,7 @@ import torch.distributed.tensor
 import simgpu
 from course_utils import tables
 
-TABLE = Path(__file__).parents[1] / "engines" / "simgpu" / "device_faults.toml"
+TABLE = Path(__file__).with_suffix(".diff")
 HELD_OUT = "01234"  # how the commits of rows begin that are held out
 PARTS = {
     "held-out": "the rows that were set aside, not the chosen ones",
@@ -78,30 +76,33 @@ class Fault:
     commit: str
     kind: str
     wrong: str
-    says: str
-    code: str
-    before: str
-    after: str
+    part: str  # chosen, held-out, first-contact or second-contact
+    repair: tuple[str, ...]  # the lines of the program, as those of a diff
+    says: str = "same device"
     undecided: str = ""
     ranks: int = 1
-    contact: str = ""
-
-    @property
-    def part(self) -> str:
-        """The part of the table that the row belongs to: chosen, held-out, first-contact or second-contact."""
-        return self.contact or ("held-out" if self.commit[0] in HELD_OUT else "chosen")
 
     def program(self, *, repaired: bool) -> str:
         """Return the program as it was before or after the repair."""
-        chosen = self.after if repaired else self.before
-        return re.sub(r"^( *)\.\.\.$", lambda line: textwrap.indent(chosen, line[1]), self.code, flags=re.MULTILINE)
+        return "\n".join(line[1:] for line in self.repair if line[0] in (" +" if repaired else " -"))
 
 
 def read() -> list[Fault]:
-    """Return the rows of the table."""
-    table = tomllib.loads(TABLE.read_text(encoding="utf-8"))
-    parts = {name: "" if name == "faults" else name.replace("_", "-") for name in table}
-    return [Fault(**row, contact=parts[name]) for name, rows in table.items() for row in rows]
+    """Return the rows of the table, whose head says what stands where."""
+    found, place = [], {"part": "", "from": ""}
+    for paragraph in TABLE.read_text(encoding="utf-8").split("\n\n")[1:]:
+        about, *lines = paragraph.splitlines()
+        name, _, rest = about.partition(" ")
+        if name in place:
+            place[name] = rest
+            continue
+        kind, _, wrong = rest.partition(": ")
+        part = place["part"] or ("held-out" if name[0] in HELD_OUT else "chosen")
+        fields: dict[str, str] = dict(line.split(" ", 1) for line in lines if line[0] not in " -+")
+        ranks = int(fields.pop("ranks", 1))
+        repair = tuple(line for line in lines if line[0] in " -+")
+        found.append(Fault(place["from"], name, kind, wrong, part, repair, ranks=ranks, **fields))
+    return found
 
 
 def for_cpu(program: str) -> str:
