@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import simgpu
-from simgpu.device import shapes_in_place
+from simgpu.device import enabling
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
@@ -141,5 +141,5 @@ def test_what_stays_refused_says_so_in_a_sentence():
 
 
 def test_a_sparse_tensor_is_made_beside_memory_whose_views_are_stale(monkeypatch):
-    monkeypatch.setitem(shapes_in_place._stale, -1, (None, False))
+    monkeypatch.setitem(enabling.world().stale, -1, (None, False))
     assert torch.zeros(2, 3, layout=torch.sparse_coo, device=PLACES[0]).layout is torch.sparse_coo

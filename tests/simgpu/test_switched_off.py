@@ -1,12 +1,15 @@
 """Does everything that is switched on leave PyTorch as it was, once it is off?"""
 
+import ast
 import gc
 import importlib
 import json
+import operator
 import re
 import sys
 import types
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,6 +52,29 @@ with simgpu.enable():
     "a face that cannot be": """
 try: simgpu.cuda(allocator="best")
 except ValueError: pass""",
+}
+
+# Every module-level name that functions of simgpu change, by what becomes of it. All other state is `state.world`'s.
+STATE = {
+    "empty after its block": """
+    device.compiled._runs device.readings._before face.switch._faces forecasts.fake_device._inside
+    ground.inductor._lowering""",
+    "empty once the device is off": "device.enabling._hooks",
+    "goes with the tensor, generator or group that it is about": """
+    device.generators._defaults device.generators._ours device.pinning._pinned device.subclasses._alive
+    device.subclasses._parts face.ranks._named""",
+    "of messages between ranks, which end with the process group": """
+    device.communication._arrivals device.communication._handles device.communication._last
+    device.communication._open""",
+    "of one thread, for a block": """
+    device.communication._here device.shapes_in_place._tried device.torch_sim._modes face.graphs._capturing
+    ground.composite._state ground.nodes._here""",
+    "a registration, which the dispatcher takes back no more": """
+    device.dispatcher._kept face.nccl._kept face.tensors._kept ground.inductor._kept""",
+    "remembers facts about operators and shapes": "device.layouts._known device.operators._plans",
+    "set anew when the face is put on": "face.nvml._asked face.waits._level",
+    "what puts attributes back": "face.switch._replaced device.state.replaced",
+    "of the process": "device.state.forked pytest._given reports.current._last device.timelines._Range",
 }
 
 
@@ -108,7 +134,11 @@ def main():
             exec(COMPILE, names)
             after = attributes()
         before = after
-    print(json.dumps([found, inside]))
+    gc.collect()
+    emptied = [name for names in list(STATE.values())[:3] for name in names.split()]
+    loaded = [name for name in emptied if f"simgpu.{name.rpartition('.')[0]}" in sys.modules]
+    left = {name: len(operator.attrgetter(name)(simgpu)) for name in loaded}
+    print(json.dumps([found, inside, left]))
 
 
 @pytest.fixture(scope="module")
@@ -144,3 +174,32 @@ def test_tensors_outlive_the_switch():
     assert (x + x).device == torch.device("sim:0") and simgpu.memory().allocated_bytes >= x.nbytes
     with simgpu.cuda(), pytest.raises(RuntimeError, match=r"simgpu.cuda\(\) is on: switch it off first"):
         simgpu.disable()
+
+
+CHANGES = set("add append clear extend insert pop put register remove setdefault undo update".split())  # noqa: SIM905
+
+
+def changed_by_functions(tree):
+    """Return the names that a module binds and its functions change."""
+    assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None]
+    targets = [one for node in assigned for one in (node.targets if isinstance(node, ast.Assign) else [node.target])]
+    found = set()
+    for node in (node for f in ast.walk(tree) if isinstance(f, ast.FunctionDef | ast.Lambda) for node in ast.walk(f)):
+        if isinstance(node, ast.Global):
+            found |= set(node.names)
+        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name):
+            written = not isinstance(node.ctx, ast.Load) or getattr(node, "attr", "") in CHANGES
+            found |= {node.value.id} if written else set()
+    return found & {one.id for one in targets if isinstance(one, ast.Name)}
+
+
+def test_state_outside_the_world_is_listed_and_ends(found):
+    root = Path(simgpu.__file__).parent
+    there = {
+        f"{'.'.join(file.relative_to(root).with_suffix('').parts)}.{name}"
+        for file in root.rglob("*.py")
+        for name in changed_by_functions(ast.parse(file.read_text(encoding="utf-8")))
+    }
+    listed = [name for names in STATE.values() for name in names.split()]
+    assert sorted(there | {"device.state.replaced"}) == sorted(listed)
+    assert len(found[2]) > 8 and not any(found[2].values())

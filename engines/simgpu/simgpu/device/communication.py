@@ -86,13 +86,16 @@ def join(cluster: Cluster) -> None:
     everyone: Any = dist.group.WORLD
     backend = everyone._get_backend(torch.device("cpu"))
     everyone._register_backend(torch.device("sim"), dist.ProcessGroup.BackendType.GLOO, backend)
-    dist.Backend.backend_capability["gloo"].append("sim")  # of groups that are made later
-    dist.Backend.default_device_backend_map["sim"] = "gloo"
-    dist.barrier = dist.distributed_c10d.barrier = _barrier
+    put = state.replaced
+    put.append(dist.Backend.backend_capability["gloo"], "sim")  # of groups that are made later
+    put.put_item(dist.Backend.default_device_backend_map, "sim", "gloo")
+    put.put(dist, barrier=_barrier)
+    put.put(dist.distributed_c10d, barrier=_barrier)
     # DTensor's collectives end at once, not at the first use of what they give: a wrapper for that would be PrivateUse1
-    functional_collectives._maybe_wrap_tensor = torch.ops._c10d_functional.wait_tensor
+    put.put(functional_collectives, _maybe_wrap_tensor=torch.ops._c10d_functional.wait_tensor)
     tensors: Any = importlib.import_module("torch.distributed.tensor")
-    tensors.DTensor.device = property(lambda self: self._local_tensor.device)  # C++ says "meta", which FSDP refuses
+    # C++ says "meta", which FSDP refuses
+    put.put(tensors.DTensor, device=property(lambda self: self._local_tensor.device))
     for call in at_join:
         call(dist.get_rank())
 

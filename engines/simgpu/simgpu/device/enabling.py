@@ -13,7 +13,6 @@ from simgpu.accounting import allocator as caching
 from simgpu.device import hiding, state
 from simgpu.device.state import World
 from simgpu.ground import arguments, device_kind, places
-from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 from simgpu.machine import gpus as table
 from simgpu.machine import hosts
@@ -22,7 +21,6 @@ from simgpu.machine.machines import Machine
 from simgpu.machine.rates import Costs
 
 _NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_guard", "Tensor._make_wrapper_subclass"
-_replaced = Replacements()
 
 
 def enabled() -> bool:
@@ -97,7 +95,7 @@ def _switch_on(gpus: int, machine: Machine, capacity_bytes: int) -> None:
 
     if state.world is None or not state.world.memory.live:
         state.world = World(gpus, machine, capacity_bytes)
-    dispatcher.switch_on(_replaced, torch_sim.make_module())
+    dispatcher.switch_on(state.replaced, torch_sim.make_module())
     state.world.show("sim")
 
 
@@ -117,7 +115,7 @@ def disable() -> None:
         torch.set_default_device(None)
     while _hooks:
         _hooks.pop().remove()
-    _replaced.undo()
+    state.replaced.undo()
     state.world.chosen = None
 
 

@@ -8,7 +8,6 @@ without a word. So `x.unsqueeze_(0)` makes a new view here, which autograd can r
 
 import functools
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -124,11 +123,6 @@ _in_place("as_strided_", _as_strided)
 
 
 # ---- changes of shape that come from elsewhere: from C++, torch.as_strided_, torch.ops ------------------------------
-_stale: dict[
-    int, tuple[weakref.ref[torch.UntypedStorage], bool]
-] = {}  # by storage: how the world knows it, and whether gradients flow
-
-
 def change(func: Operator, args: Args, kwargs: Kwargs) -> SimTensor:
     """Change the shape of a tensor in place, as the operator `func` says: of its values and of the wrapper."""
     tensor = args[0]
@@ -140,13 +134,13 @@ def change(func: Operator, args: Args, kwargs: Kwargs) -> SimTensor:
     refresh(tensor)
     if shared:
         storage = tensor.untyped_storage()._cdata
-        _stale[storage] = state.world.memory.live[storage], tensor.requires_grad
+        state.world.stale[storage] = state.world.memory.live[storage], tensor.requires_grad
     return tensor
 
 
 def any_stale() -> bool:
     """Return whether any memory is known whose views autograd would make anew from what they are no more."""
-    return bool(_stale)
+    return bool(state.world.stale)
 
 
 def refuse_stale(tensor: object, given: Any) -> None:
@@ -154,11 +148,11 @@ def refuse_stale(tensor: object, given: Any) -> None:
     if type(tensor) is not SimTensor or tensor._inner.layout is not torch.strided:
         return  # a sparse tensor has no views
     key = tensor.untyped_storage()._cdata
-    known = _stale.get(key)
+    known = state.world.stale.get(key)
     if known is None:
         return
     if state.world.memory.live.get(key) is not known[0]:
-        del _stale[key]  # another storage lies there now
+        del state.world.stale[key]  # another storage lies there now
     elif known[1] or (torch.is_grad_enabled() and any(one.requires_grad for one in given)):
         raise NotImplementedError(
             "the simulated GPU cannot change this memory in place any more: a view of it got another shape by "

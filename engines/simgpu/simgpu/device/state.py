@@ -2,6 +2,7 @@
 
 import math
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, TypeAlias, cast
 
@@ -11,6 +12,7 @@ from simgpu.accounting.accounts import Accounts
 from simgpu.clock.clock import Clock
 from simgpu.clock.journal import Journal
 from simgpu.ground import device_kind
+from simgpu.ground.replacements import Replacements
 from simgpu.machine.machines import Machine
 
 Device: TypeAlias = torch.device | str | int | None  # how programs name a GPU; no index means the current one
@@ -34,6 +36,8 @@ class World:
         self.sent: Callable[[torch.Tensor], None] | None = None  # is told of each host tensor that is copied to a GPU
         # is told of each operator that needs a number of the GPU's, "size", or brings indices of the CPU, "index"
         self.asked: Callable[[str], None] | None = None
+        # by storage whose views autograd would make anew in another shape: its reference, and whether gradients flow
+        self.stale: dict[int, tuple[weakref.ref[torch.UntypedStorage], bool]] = {}
         self._here = _Here()
         self.meta_devices = [torch.device("meta", index) for index in range(count)]  # what C++ sees
         self.devices: list[torch.device] = []  # what Python sees, once the type is registered
@@ -75,6 +79,7 @@ class World:
 
 
 world: World = cast("World", None)  # set by simgpu.enable, before anything asks for it
+replaced = Replacements()  # what `simgpu.disable` puts back
 forked = False  # set in a forked child that cannot use the GPUs
 last_words = ""  # of an operator that failed, which TorchScript does not tell
 
