@@ -3,7 +3,9 @@
 The simulated GPU stands for one without float64: an operator that would put float64 on it raises the error of MPS.
 """
 
+import ast
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +16,9 @@ from course_utils import devices
 from gpu_course import lesson05
 from gpu_course.catalogue import registry
 from gpu_course.checks import Edit, WrongAnswer, edges, edit
+from gpu_course.common import events
 from tests.gpu_course.right_answers import stored
+from tools import notebooks
 
 pytestmark = pytest.mark.skipif(devices.simulated() is None, reason="there is a real GPU beside it")
 REFUSED = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
@@ -90,3 +94,59 @@ def test_where_nothing_is_pinned_a_copy_must_not_be_left_running(monkeypatch):
     lesson05.train_epoch.examine(waits, devices.simulated())
     with pytest.raises(WrongAnswer, match="from memory that is not pinned"):
         lesson05.train_epoch.examine(lesson05.train_epoch.reference, devices.simulated())
+
+
+class WaitsForEver(Exception):
+    """What would never return on an Apple GPU."""
+
+
+class MpsEvent:
+    """An event of `torch.mps`: whoever waits for it takes the signal that `elapsed_time` needs (pytorch#162872)."""
+
+    def __init__(self, enable_timing=False):
+        self.signalled = False
+
+    def record(self):
+        self.signalled = True
+
+    def synchronize(self):
+        self.signalled = False
+
+    def elapsed_time(self, end):
+        if not end.signalled:
+            raise WaitsForEver
+        return 1.0
+
+
+@pytest.mark.parametrize("device", ["mps", "cuda"])
+def test_no_event_is_waited_for_before_its_time_is_asked(monkeypatch, device):
+    """On other devices than Apple's the time is that between two events."""
+    waits = []
+    backend = SimpleNamespace(Event=MpsEvent, synchronize=lambda: waits.append("device"))
+    monkeypatch.setattr(torch, "get_device_module", lambda device: backend)
+    took_ms = events.median_ms(lambda: None, torch.device(device), 3)
+    assert len(waits) == 6 and (took_ms == 1.0) == (device == "cuda")
+
+
+def waited_for(source):
+    """Return the names in `source` that hold an event of a device, and that something waits for."""
+    nodes = list(ast.walk(ast.parse(source)))
+    made = [
+        ast.unparse(target)
+        for node in nodes
+        if isinstance(node, ast.Assign) and "Event(enable_timing=True)" in ast.unparse(node.value)
+        for target in ast.walk(node.targets[0])
+    ]
+    called = {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
+    return {name for name in made if f"{name}.synchronize" in called}
+
+
+def test_nothing_waits_for_an_event_whose_time_it_asks():
+    cells = [
+        cell.source for path in notebooks.lessons() for cell in notebooks.read(path).cells if cell.cell_type == "code"
+    ]
+    cells = [source for source in cells if "enable_timing" in source]
+    files = [path.read_text("utf-8") for path in (notebooks.ROOT / "gpu_course").rglob("*.py")]
+    assert len(cells) >= 2 and [source for source in cells + files if waited_for(source)] == []
+    careless = "start, end = Event(enable_timing=True), Event(enable_timing=True)\nend.synchronize()"
+    assert waited_for(careless) == {"end"}
