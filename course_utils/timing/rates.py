@@ -149,12 +149,19 @@ def _bandwidth_gbps(device: torch.device) -> float:
 
 
 def _free_bytes(device: torch.device) -> float:
-    """Return how much memory of `device` is free, what PyTorch keeps for later included; infinite where none says."""
+    """Return how much memory of `device` is free, what PyTorch keeps for later included; infinite where none says.
+
+    Integrated Intel GPUs, and others under WSL, do not say it (https://github.com/pytorch/pytorch/issues/194576): there
+    it is all that PyTorch has not reserved.
+    """
     module = torch.get_device_module(device)
     if not hasattr(module, "mem_get_info"):  # the CPU, and Apple's GPU, which shares its memory
         return math.inf
     module.empty_cache()
-    return module.mem_get_info(device)[0]
+    try:
+        return module.mem_get_info(device)[0]
+    except RuntimeError:
+        return module.get_device_properties(device).total_memory - module.memory_reserved(device)
 
 
 def roofline(device: torch.device | str | None = None) -> Roofline:

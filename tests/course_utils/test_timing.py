@@ -1,6 +1,7 @@
 """Is what the timing helper says what the clock said, on the CPU and exactly so on the simulated GPU?"""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch.utils import benchmark
 
 import simgpu
 from course_utils import gpus, precision, timing
+from course_utils.timing import rates
 from course_utils.timing.rates import best_tflops, formats, product
 
 CPU = torch.device("cpu")
@@ -187,6 +189,22 @@ def test_a_device_with_little_memory_gets_small_arrays(monkeypatch):
     monkeypatch.setattr("course_utils.timing.rates.measure", lambda fn, **_: (sizes.append(fn().nbytes), made([1]))[1])
     timing.roofline(CPU)
     assert sizes == [4 * 16 * 16, 1024, 1024]  # one product, a copy, a sum
+
+
+def test_a_device_that_does_not_say_how_much_is_free_has_what_is_not_reserved(monkeypatch):
+    """Integrated Intel GPUs raise this error."""
+
+    def mem_get_info(device):
+        raise RuntimeError("The device (Intel(R) Graphics) doesn't support querying the available free memory.")
+
+    module = SimpleNamespace(
+        empty_cache=lambda: None,
+        mem_get_info=mem_get_info,
+        get_device_properties=lambda device: SimpleNamespace(total_memory=100),
+        memory_reserved=lambda device: 30,
+    )
+    monkeypatch.setattr(torch, "get_device_module", lambda device: module)
+    assert rates._free_bytes(torch.device("xpu")) == 70
 
 
 def test_the_roofline_is_the_lower_of_its_two_bounds_and_a_predicted_one_that_of_the_data_sheet():
