@@ -150,3 +150,16 @@ def test_nothing_waits_for_an_event_whose_time_it_asks():
     assert len(cells) >= 2 and [source for source in cells + files if waited_for(source)] == []
     careless = "start, end = Event(enable_timing=True), Event(enable_timing=True)\nend.synchronize()"
     assert waited_for(careless) == {"end"}
+
+
+@pytest.mark.parametrize(("device", "found"), [("cuda", (2, 2, True)), ("cpu", (0, 3, False)), ("sim", (0, 3, False))])
+def test_beside_two_gpus_ranks_of_lesson_09_are_where_the_lesson_is(monkeypatch, device, found):
+    for name, value in (("is_available", True), ("device_count", 2), ("mem_get_info", (2**34, 2**35))):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    (lesson,) = (path for path in notebooks.lessons() if path.stem.startswith("09_"))
+    cells = {cell.id: cell.source for cell in notebooks.read(lesson).cells if cell.cell_type == "code"}
+    settings = "\n".join(cells[name].partition("\ndef ")[0] for name in ("one-and-all", "step-ms"))
+    names = {"torch": torch, "DEVICE": torch.device(device)}
+    exec(settings, names)
+    assert (names["GPUS"], names["RANKS"], names["HAS_ROOM"]) == found
+    assert [name for name, source in cells.items() if "cuda.is_available()" in source] == []
