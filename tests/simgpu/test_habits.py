@@ -16,16 +16,15 @@ import simgpu
 from simgpu.ground import turns
 from simgpu.reports import session
 from simgpu.reports.limits import limit
-from simgpu.reports.remarks import REMARKS
+from simgpu.reports.rules import RULES
 from tests import children
-from tests.simgpu.habit_programs import HABITS, SOUND, STYLES, edited
+from tests.simgpu.rule_programs import BAD, GOOD, STYLES, edited
 from tests.simgpu.simulated import _fresh  # noqa: F401
 
-EDITS = [(code, edit) for code, edits in HABITS.items() for edit in edits]
-CASES = [  # each habit in one of the three styles, and once a week in all
+CASES = [  # each bad program in one of the three styles, and once a week in all
     pytest.param(style, code, edit, marks=[pytest.mark.slow] * ((at + number) % len(STYLES) > 0))
     for number, style in enumerate(STYLES)
-    for at, (code, edit) in enumerate(EDITS)
+    for at, (code, edit) in enumerate((code, edit) for code, edits in BAD.items() for edit in edits)
 ]
 
 
@@ -46,7 +45,7 @@ def reported(text, folder, name, data_ms=0.01, **names):
 
 
 @pytest.mark.parametrize(("style", "code", "edit"), CASES, ids=lambda value: value if isinstance(value, str) else "")
-def test_a_habit_is_named_in_its_line_among_the_first_three(tmp_path, style, code, edit):
+def test_a_bad_program_is_named_in_its_line_among_the_first_three(tmp_path, style, code, edit):
     *edits, named = edit
     report = reported(edited(style, *edits), tmp_path, "train")
     first = {one.code: one for one in report.suspects[:3]}
@@ -57,9 +56,9 @@ def test_a_habit_is_named_in_its_line_among_the_first_three(tmp_path, style, cod
 
 
 @pytest.mark.parametrize("style", STYLES)
-@pytest.mark.parametrize("change", SOUND)
-def test_a_sound_program_gets_no_remark(tmp_path, style, change):
-    report = reported(edited(style, *SOUND[change]), tmp_path, "train")
+@pytest.mark.parametrize("change", GOOD)
+def test_a_good_program_gets_no_remark_of_any_rule(tmp_path, style, change):
+    report = reported(edited(style, *GOOD[change]), tmp_path, "train")
     assert [(one.code, str(one)) for one in report.suspects] == []
 
 
@@ -274,19 +273,17 @@ def test_ranks_that_a_program_spawns_get_a_report_of_the_first_one(tmp_path):
     assert ended.stderr.count("Report for") == 1 and "no report" not in ended.stderr
 
 
-def test_every_code_has_a_program_or_another_test():
-    elsewhere = {"copies-keep-waiting", "data-loading", "messages-keep-waiting"}  # test_report
-    elsewhere |= {"ddp-bypassed", "benchmark-of-changing-sizes"}  # below
-    elsewhere |= {"optimizer-never-steps", "not-detached", "data-changed-again", "loader-begun-anew"}  # above
-    assert REMARKS.keys() == HABITS.keys() | elsewhere
-    assert {one.about for one in REMARKS.values()} == {"result", "time", "memory"}
+def test_every_rule_has_a_bad_program_and_a_good_one():
+    elsewhere = {"data-loading", "messages-keep-waiting"}  # test_report
+    elsewhere |= {"ddp-bypassed"}  # above
+    assert {code for code in RULES if not (BAD[code] and any(name.startswith(code) for name in GOOD))} == elsewhere
 
 
-def test_the_guide_has_a_row_for_each_remark():
+def test_the_guide_has_a_row_for_each_rule():
     guide = (Path(__file__).parents[2] / "docs" / "own_program.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \|", guide.partition("\n## Every remark\n")[2], re.MULTILINE)
+    rows = re.findall(r"^\| `[\w-]+` \| .*", guide.partition("\n## Every remark\n")[2], re.MULTILINE)
     words = {"result": "results", "time": "time", "memory": "memory"}
-    assert rows == [(code, words[remark.about]) for code, remark in REMARKS.items()]
+    assert rows == [f"| `{code}` | {words[rule.about]} | {rule.seen} | {rule.cure} |" for code, rule in RULES.items()]
 
 
 def test_nothing_stays_replaced(tmp_path):
@@ -477,9 +474,9 @@ def test_nothing_is_kept_of_tensors_and_models_that_are_gone():
     with simgpu.cuda("T4", record=True) as session:
         for _ in range(3):
             nn.Linear(4, 4).cuda()(torch.ones(2, 4).cuda())
-        watch = session.session.habits
-        watch.end_step()
-        assert len(watch._sent) == len(watch._parts) == 0
+        recorded = session.session
+        recorded.mark()
+        assert len(recorded.rules["moved-in-each-step"]._sent) == len(recorded.program._parts) == 0
 
 
 def test_a_model_is_walked_through_once_until_it_gets_another_part():
@@ -503,7 +500,7 @@ def test_a_model_is_walked_through_once_until_it_gets_another_part():
 
 def test_garbage_of_others_that_goes_meanwhile_hides_no_growth(tmp_path):
     """Each step frees something that was there before the recording, and more than the loss that it keeps."""
-    *edits, named = HABITS["memory-grows"][0]
+    *edits, named = BAD["memory-grows"][0]
     old = [torch.empty(1 << 16, device="sim:0") for _ in range(64)]
     text = edited("loop", *edits).replace("KEPT.append(loss)", "KEPT.append(loss); OLD.pop()")
     report = reported(text, tmp_path, "train", OLD=old)
@@ -560,7 +557,7 @@ def test_a_loader_is_built_anew_where_the_same_optimizer_goes_through_the_same_d
 
 
 def test_float64_that_is_the_default_is_chosen(tmp_path):
-    text = edited("loop", *HABITS["double-precision"][0][:-1])
+    text = edited("loop", *BAD["double-precision"][0][:-1])
     assert "double-precision" in [one.code for one in reported(text, tmp_path, "train").suspects]
     try:
         torch.set_default_dtype(torch.float64)

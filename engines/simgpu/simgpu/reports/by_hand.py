@@ -1,9 +1,8 @@
-"""Where does a step end in a program that changes its weights itself, without an optimizer of PyTorch?"""
+"""Steps of a program that changes its weights itself, without an optimizer of PyTorch."""
 
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -11,6 +10,8 @@ from simgpu.device import state
 from simgpu.device.tensor import values_of
 from simgpu.ground.nodes import graph_nodes, is_leaf
 from simgpu.ground.torch_internals import TORCH
+from simgpu.reports import events
+from simgpu.reports.program import Program, alive
 
 _MOST_NODES = 10_000  # of a graph in which weights are looked for
 _LOOKED_AT = 3  # weights: the smallest ones tell whether all were changed
@@ -73,43 +74,50 @@ class _Weight:
         return unchanged and (state.world.only_shapes or bool(values_of(gradient).any()))
 
 
-class HandWatch:
-    """Watches the weights of a program that has built no optimizer; `ended(weights)` is told of each step."""
+class HandSteps:
+    """Steps of a program that has built no optimizer; a step ends where its next backward pass begins.
 
-    def __init__(self) -> None:
-        self.steps = 0  # that were made by hand
-        self.ended: Callable[[list[torch.Tensor]], None] = lambda weights: None
+    Nothing tells where the weights are changed.
+    """
+
+    def __init__(self, program: Program, tell: Callable[[events.Event], None]) -> None:
+        self._program, self._tell = program, tell
         self._leaves: list[weakref.ref[torch.Tensor]] = []  # of the last backward pass
         self._weights: list[_Weight] = []  # the smallest ones of the last backward pass
 
-    def before_backward(self, roots: Any) -> bool:
-        """A backward pass begins at `roots`; return whether a step by hand has left it the gradients of the last one.
+    def on_backward(self, event: events.Backward) -> None:
+        if not self._program.groups:
+            nodes = graph_nodes((one.grad_fn for one in event.roots), most=_MOST_NODES)
+            self._begin((node.variable for node in nodes if is_leaf(node)), fills=True)
 
-        The step ends here: where the weights are changed, nobody is told.
-        """
-        given = roots if isinstance(roots, list | tuple) else [roots]
-        nodes = graph_nodes((one.grad_fn for one in given if isinstance(one, torch.Tensor)), most=_MOST_NODES)
-        return self.before_gradients(node.variable for node in nodes if is_leaf(node))
+    def on_grad(self, event: events.Grad) -> None:
+        if not self._program.groups:
+            self._begin(event.inputs, fills=False)
 
-    def before_gradients(self, given: Iterable[torch.Tensor]) -> bool:
-        """Gradients of these tensors are asked for, as by `torch.autograd.grad`: do as `before_backward` does."""
+    def on_backward_end(self, event: events.BackwardEnd) -> None:
+        self._end()
+
+    def on_grad_end(self, event: events.GradEnd) -> None:
+        self._end()
+
+    def _begin(self, given: Iterable[torch.Tensor], fills: bool) -> None:
+        """Tell that a step has ended if the weights of the last backward pass are others now."""
         leaves = [one for one in map(_unwrapped, given) if type(values_of(one)) is torch.Tensor]
         changed = any(weight.is_changed for weight in self._weights)
-        keeps = changed and any(weight.keeps_gradient for weight in self._weights)
+        keeps = changed and fills and any(weight.keeps_gradient for weight in self._weights)
         replaced = not changed and self._are_replaced_by(leaves)
         self._leaves = self._leaves if changed else [weakref.ref(one) for one in leaves]
         if changed or replaced:
-            self.steps += 1
-            self.ended(self._alive())
+            self._tell(events.HandStep([one for one in alive(self._leaves) if one.is_leaf], keeps))
         self._leaves = [weakref.ref(one) for one in leaves]
         self._weights = []
-        return keeps
 
-    def after_backward(self) -> None:
-        """The backward pass has ended."""
-        alive = [(number, one()) for number, one in enumerate(self._leaves)]
-        weights = [(number, one) for number, one in alive if one is not None and _has_memory(one)]
-        smallest = sorted(weights, key=lambda pair: pair[1].numel())[:_LOOKED_AT]
+    def _end(self) -> None:
+        if self._program.groups:
+            return
+        weights = [(number, one()) for number, one in enumerate(self._leaves)]
+        there = [(number, one) for number, one in weights if one is not None and _has_memory(one)]
+        smallest = sorted(there, key=lambda pair: pair[1].numel())[:_LOOKED_AT]
         self._weights = [_Weight.of(number, one) for number, one in smallest]
 
     def _are_replaced_by(self, leaves: list[torch.Tensor]) -> bool:
@@ -120,10 +128,6 @@ class HandWatch:
         if not all(weight.is_replaced_by(other) and _has_memory(other) for weight, other in pairs):
             return False
         return state.world.only_shapes or any(weight.is_near(other) for weight, other in pairs)
-
-    def _alive(self) -> list[torch.Tensor]:
-        alive = (reference() for reference in self._leaves)
-        return [one for one in alive if one is not None and one.is_leaf]
 
 
 def _unwrapped(tensor: torch.Tensor) -> torch.Tensor:

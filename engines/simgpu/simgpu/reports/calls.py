@@ -1,69 +1,52 @@
-"""How does a report see calls of modules and functions, without PyTorch's compiler seeing the report?
+"""Call of a model: how it ran, and whether a backward pass came through its result."""
 
-PyTorch's own hooks for all modules would be parts of a compiled graph, or break it. What stands here in the place of
-`Module.__call__`, or of a function, is to the compiler what it replaces.
-"""
+import weakref
+from dataclasses import dataclass
 
-import functools
-from collections.abc import Callable
-from typing import Any
-
+import torch
 from torch import nn
 
-from simgpu.ground.inductor import uncompiled
-from simgpu.ground.replacements import Replacements
-
-Before = Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]
-After = Callable[[nn.Module, tuple[Any, ...], dict[str, Any], Any], None]
+LOOPED = 4  # calls of a model for one backward pass: with more, a loop over time or an environment sets the batch
 
 
-def watch(put: Replacements, before: Before, after: After) -> None:
-    """Let each call of a module tell `before`, and when it ends `after`, with its result; None where it fails."""
-    plain = nn.Module.__call__
-
-    @functools.wraps(plain)
-    def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        result = None
-        with uncompiled():
-            before(module, args, kwargs)
-        try:
-            result = plain(module, *args, **kwargs)
-            return result
-        except BaseException as error:
-            _leave_out_here(error)
-            raise
-        finally:
-            with uncompiled():
-                after(module, args, kwargs, result)
-
-    # what PyTorch's compiler looks into instead
-    __call__._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
-    put.put(nn.Module, __call__=__call__)
+class Mark:
+    """Entry in the metadata of a graph's node, which is gone when the graph is."""
 
 
-def watched(
-    plain: Callable[..., Any], look: Callable[..., object], after: Callable[[], object] | None = None
-) -> Callable[..., Any]:
-    """Return `plain`, before which `look` gets the same arguments, and `after` which something is called."""
+@dataclass
+class Pass:
+    """A call of a model from outside: its line, how it ran, and whether a backward pass came through its result."""
 
-    @functools.wraps(plain)
-    def tells(*args: Any, **kwargs: Any) -> Any:
-        look(*args, **kwargs)
-        try:
-            result = plain(*args, **kwargs)
-        except BaseException as error:
-            _leave_out_here(error)
-            raise
-        if after is not None:
-            after()
-        return result
+    model: nn.Module
+    line: str
+    training: bool  # the mode of the model
+    random: bool | None  # whether layers that tell the modes apart were in training mode; None: there are none
+    recorded: bool  # with gradients
+    samples: int
+    batch: int  # the samples, but 0 for what may be one picture that is trained
+    given: list[tuple["weakref.ref[torch.Tensor]", int]]  # its inputs and a parameter, with their versions
+    early: bool  # before any optimizer's step: perhaps a trial of shapes
+    alone: torch.Size | None  # the shape of its input: one sample, which no other pass and no value read has made
+    fed: bool  # whether a backward pass goes on through its input
+    double: bool  # whether inputs or parameters are float64
+    graph: "weakref.ref[Mark] | None" = None  # alive as long as its graph is
+    before: "Pass | None" = None  # one that had the same tensors
+    used: bool = False
+    filled: bool = False  # whether that backward pass has left gradients in parameters
+    judged: int = 0  # how often it was looked at
 
-    # what PyTorch's compiler looks into instead
-    tells._torchdynamo_inline = plain  # pyright: ignore[reportAttributeAccessIssue]
-    return tells
+    @property
+    def may_be_used(self) -> bool:
+        """Whether a later backward pass may come through its result, as that of a generator after its critic's step."""
+        return not self.used and self.judged < 2 and self.graph is not None and self.graph() is not None
 
-
-def _leave_out_here(error: BaseException) -> None:
-    """Leave out of an error's traceback the function that has caught it, and is about to raise it again."""
-    if error.__traceback__ is not None:
-        error.__traceback__ = error.__traceback__.tb_next
+    def had_the_tensors_of(self, other: "Pass") -> bool:
+        """Return whether the same model had the same tensors, unchanged."""
+        if self.model is not other.model or self.random is not other.random:
+            return False
+        pairs = [(one(), number) for one, number in self.given]
+        others = [(one(), number) for one, number in other.given]
+        return len(pairs) == len(others) > 1 and all(
+            one is not None and one is another and number == now
+            for (one, number), (another, now) in zip(pairs, others, strict=True)
+        )

@@ -2,7 +2,6 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -18,10 +17,9 @@ from simgpu.forecasts.parts import seconds_by_part
 from simgpu.forecasts.whatif import Basis
 from simgpu.machine.hosts import Host
 from simgpu.reports.forms import Report
-from simgpu.reports.habits import small_batches
 from simgpu.reports.holdings import OWNERS, Held
-from simgpu.reports.remarks import Suspect, remark
 from simgpu.reports.report import Kernel
+from simgpu.reports.rule import Outcome
 from simgpu.reports.session import Recording
 
 _MOST_KERNELS = 12
@@ -63,12 +61,16 @@ def gather(session: Recording) -> Report:
         waits=waits, wait_count=_wait_count(waits + _waits(gaps, timeline, steps)),
         copies=_copies(timeline, steps), launches=_launches(timeline, steps), kernels=_kernels(timeline, steps),
         host=_host(events, machine.host, first, last),
-        habits=_habits(session, _launching(charged, timeline), owners, capacity, _doubles(session, events, step_s)),
+        habits=session.found(Outcome(
+            launching=_launching(charged, timeline),
+            room=4 * sum(owners.values()) < capacity,
+            doubles=_doubles(session, events, step_s),
+        )),
         errors=_errors(session), failure=session.failure,
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
         evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
-        asking={Line.of(line).parts: why for line, why in session.habits.asking.items()},
+        asking={Line.of(line).parts: why for line, why in session.reads.asking.items()},
         epochs={Line.of(line).parts: batches for line, batches in session.epochs.items()},
     )  # fmt: skip
 
@@ -117,7 +119,7 @@ def _gpus(timeline: Timeline, events: list[Event]) -> int:
 def _step_kind(session: Recording) -> str:
     if session.run.marked:
         return "simgpu.step()"
-    if session.habits.by_hand.steps:
+    if session.program.hand_steps:
         return "a change of the weights by the program itself"
     return f"{session.run.optimizer.name}.step()" if session.run.steps else "the whole run is one step"
 
@@ -127,28 +129,14 @@ def _memory_lines(held: list[Held]) -> list[Row]:
     return rows(Part(storage.line, 0.0, storage.nbytes, storage.owner) for storage in held)
 
 
-def _habits(
-    session: Recording, launching: float, owners: dict[str, int], capacity: int, doubles: Iterable[Suspect]
-) -> list[Suspect]:
-    """Return the habits of the program, of small batches where four times as large ones would fit.
-
-    Lines that compute with float64 (`doubles`) are named where no model does.
-    """
-    room = 4 * sum(owners.values()) < capacity
-    habits = list(small_batches(session.habits.found(), launching=launching, room=room))
-    return habits if any(one.code == "double-precision" for one in habits) else [*habits, *doubles]
-
-
-def _doubles(session: Recording, events: list[Event], step_s: float) -> Iterator[Suspect]:
-    """Yield lines whose kernels compute with float64 for more than a tenth of a step, unless that is the default."""
-    if session.habits.double_is_chosen:
-        return
+def _doubles(session: Recording, events: list[Event], step_s: float) -> tuple[str, ...]:
+    """Return the lines whose kernels compute with float64 for more than a tenth of a step."""
     lines: Counter[str] = Counter()
     for event in events:
         if isinstance(event, Queued) and event.cost.rate == "fp64" and event.line and event.phase == "forward":
             lines[event.line] += session.machine.rates.kernel(event.cost)[0]
     run_ns = step_s * 1e9 * sum(isinstance(event, Step) for event in events)
-    yield from (remark("double-precision", line) for line, line_ns in lines.items() if line_ns > _WORTH_DOUBLE * run_ns)
+    return tuple(line for line, line_ns in lines.items() if line_ns > _WORTH_DOUBLE * run_ns)
 
 
 def _must_read(session: Recording) -> frozenset[tuple[str, int, str]]:
@@ -156,8 +144,9 @@ def _must_read(session: Recording) -> frozenset[tuple[str, int, str]]:
 
     Ranks that get the same model wait once, too.
     """
-    moved = {line for line, times in session.habits.models_moved.items() if times == 1 and session.run.steps <= 1}
-    return frozenset(Line.of(line).parts for line in session.habits.must_read | moved | session.habits.upkeep.preparing)
+    program = session.program
+    moved = {line for line, times in program.moves.items() if times == 1 and session.run.steps <= 1}
+    return frozenset(Line.of(line).parts for line in session.reads.must | moved | program.preparing)
 
 
 # ---- time -------------------------------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ import ast
 import gc
 import linecache
 import sys
-import weakref
 from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
@@ -42,10 +41,6 @@ class Growth(Line):
     part: bool = False
 
 
-class Mark:
-    """What stands in a graph, and is gone when the graph is."""
-
-
 class GrowthWatch:
     """Looks at the ends of steps 4, 8, 16 … whether memory grew in each of the last steps."""
 
@@ -55,13 +50,6 @@ class GrowthWatch:
         self._numbers: list[int] = []  # of the first node of autograd after each step
         self._ends: list[int] = []  # bytes alive at the last ends of steps
         self._next = _LOOKED_AFTER
-
-    def mark(self, node: Any) -> "weakref.ref[Mark] | None":
-        """Put a mark into a graph, and return a reference that is alive as long as the graph is."""
-        if node is None:
-            return None
-        node.metadata[__name__] = mark = Mark()
-        return weakref.ref(mark)
 
     def step(self, number: int) -> None:
         """Step `number`, from 1, has ended."""

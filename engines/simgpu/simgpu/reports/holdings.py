@@ -112,10 +112,6 @@ class Holdings:
             self._label(weight, "weights")
             self._label(weight.grad, "gradients")
 
-    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        for group in optimizer.param_groups:
-            self.changed(group["params"])
-
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         for tensor in states_of(optimizer):
             self._label(tensor, "optimizer")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from simgpu.ground import arguments
 from simgpu.ground.units import bytes_text, seconds_text
-from simgpu.reports.remarks import REMARKS
 from simgpu.reports.report import Values
+from simgpu.reports.rules import RULES
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 _FORM = re.compile(r"\s*(\w+)\s*([<>])\s*(.+?)\s*")
@@ -23,7 +23,7 @@ class Limit:
 
     def broken(self, report: Values) -> str:
         """Return a sentence that says how far a report is beyond the limit, "" where it is within."""
-        if self.name in REMARKS:
+        if self.name in RULES:
             named = [one for one in report.suspects if one.code == self.name]
             return f"{self.name}: {named[0]}" if named else ""
         measure, _, shown = _MEASURES[self.name]
@@ -39,14 +39,14 @@ def limit(text: str) -> Limit:
 
     Raises ValueError for another one.
     """
-    if text.strip() in REMARKS:
+    if text.strip() in RULES:
         return Limit(text.strip(), True, 0)
     match = _FORM.fullmatch(text)
     if match is None or match[1] not in _MEASURES:
         names = ", ".join(_MEASURES)
         raise ValueError(
             f"a limit is a name ({names}), > or <, and a bound, such as 'idle>30%', or the code of a remark "
-            f"({', '.join(REMARKS)}), not {text!r}"
+            f"({', '.join(RULES)}), not {text!r}"
         )
     return Limit(match[1], match[2] == ">", _MEASURES[match[1]][1](match[3]))
 

@@ -5,30 +5,25 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from simgpu.clock.events import FIRST_BATCH, LOADING
+from simgpu.clock.events import FIRST_BATCH
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.lines import Error, Line, Row
 from simgpu.forecasts.time_forecast import TimeForecast
 from simgpu.forecasts.whatif import Basis, Option, options, priced, what_if
-from simgpu.ground.units import bytes_text, seconds_text
+from simgpu.ground.units import seconds_text
 from simgpu.machine import gpus
 from simgpu.machine.gpus import GPU
 from simgpu.machine.hosts import Host
 from simgpu.reports.compiled_step import CompiledStep
 from simgpu.reports.growth import Growth
-from simgpu.reports.remarks import Suspect
+from simgpu.reports.rule import Suspect, WaitRule
+from simgpu.reports.rules import RULES
+from simgpu.reports.rules.memory_grows import MemoryGrows
 
 _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
-_WORTH = 0.02  # the share of a step from which on a line is worth a look
-_WORTH_SELDOM = 0.05  # of one that fewer than half of the steps have, such as a value that is read once an epoch
-_WORTH_DATA = 0.1  # of one that loads or copies data: nearly every program has such lines
-_WORTH_WORKERS_S = 0.5  # of an epoch, that a loader keeps the GPU waiting: less is soon used up by starting workers
 _FEW = 3  # times: less often is no habit in a run without steps, or of one, which has the preparations too
+_WAITS = [rule for rule in RULES.values() if issubclass(rule, WaitRule)]
 _ENDLESS = 500  # batches: the epoch of a loader that does not know how many it has
-_WORTH_COPY_S = 1e-4  # of a copy: less than that is quick enough
-_LONG_COPY_S = 1e-3  # of a copy: from this on a smaller share of a step is worth a look
-_COPIES = 8  # in a step: with more, as of each row of a batch, the time of all of them counts
-_WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
 
 
 @dataclass(frozen=True)
@@ -148,48 +143,33 @@ class Values:
         seconds = {row.parts: row.seconds for row in self.waits}
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
         named = {one.parts for one in habits}
-        worth = [row for row in self.waits if self._is_worth(row, named)]
-        waits = [self._suspected(row) for row in worth]
-        grown = [
-            Suspect(*one.parts, 0.0, one.bytes_per_step, _grows(one), "memory-grows")
-            for one in self.growth
-            if one.graph or one.bytes_per_step >= _WORTH_BYTES
-        ]
+        waits = [one for row in self.waits if self._counts(row, named) and (one := self._suspected(row))]
+        grown = [one for growth in self.growth if (one := MemoryGrows.named(growth))]
         results, times = ([one for one in habits if (one.about == "result") is wanted] for wanted in (True, False))
         left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)
         fills = left_steps < _MANY_STEPS
         return [*results, *(grown if fills else []), *times, *waits, *([] if fills else grown)]
 
-    def _is_worth(self, row: Row, named: set[tuple[str, int, str]]) -> bool:
-        """Return whether a line that keeps the GPU waiting is worth a remark of its own."""
+    def _counts(self, row: Row, named: set[tuple[str, int, str]]) -> bool:
+        """Return whether a line that keeps the GPU waiting does so by habit, and is not named already."""
         if row.parts in named or row.parts in self.must_read or row.cause == FIRST_BATCH:
             return False
         times = row.count * self.recorded
-        if (self.steps < 2 and times < _FEW) or (self.recorded > 1 and times < 2):
-            return False
-        worth = _WORTH if row.count >= 0.5 else _WORTH_SELDOM
-        if row.cause == LOADING:
-            return row.seconds >= _WORTH_DATA * self.step_time and self._of_an_epoch(row) >= _WORTH_WORKERS_S
-        if "a copy to the GPU" in row.cause:
-            share = _WORTH_SELDOM if row.seconds >= _LONG_COPY_S * max(row.count, 1) else _WORTH_DATA
-            least_s = _WORTH_COPY_S * min(max(row.count, 1), _COPIES)
-            return row.seconds >= max(share * self.step_time, least_s)
-        return row.seconds >= worth * self.step_time
+        return times >= (_FEW if self.steps < 2 else 2 if self.recorded > 1 else 0)
 
-    def _of_an_epoch(self, row: Row) -> float:
-        """Return the seconds of an epoch for which a loader keeps the GPU waiting."""
-        return row.seconds / max(row.count, 1e-9) * self.epochs.get(row.parts, _ENDLESS)
-
-    def _suspected(self, row: Row) -> Suspect:
-        """Return the remark on a line that keeps the GPU waiting."""
-        reads = self.asking.get(row.parts, "wait")
-        kind = next((kind for words, kind in _KINDS.items() if words in row.cause), reads)
-        kind = reads if kind == "copy" and reads == "index" else kind
-        share = f" ({row.seconds / self.step_time:.0%})" if self.step_time else ""
-        known = kind == "data loading" and row.parts in self.epochs
-        epoch = f", {seconds_text(self._of_an_epoch(row))} an epoch" if known else ""
-        said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}{epoch}: {row.cause}. {_ADVICE[kind]}"
-        return Suspect(*row.parts, row.seconds, row.bytes, said, _CODES[kind])
+    def _suspected(self, row: Row) -> Suspect | None:
+        """Return the remark on a line that keeps the GPU waiting, None where it costs too little."""
+        epoch_s = row.seconds / max(row.count, 1e-9) * self.epochs.get(row.parts, _ENDLESS)
+        asking = self.asking.get(row.parts, "wait")
+        for rule in _WAITS:
+            advice = rule.advice(row.cause, asking)
+            if advice and rule.is_worth(row, self.step_time, epoch_s):
+                share = f" ({row.seconds / self.step_time:.0%})" if self.step_time else ""
+                known = rule.code == "data-loading" and row.parts in self.epochs
+                epoch = f", {seconds_text(epoch_s)} an epoch" if known else ""
+                said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}{epoch}: {row.cause}. {advice}"
+                return Suspect(*row.parts, row.seconds, row.bytes, said, rule.code, rule.about)
+        return None
 
     def what_if(
         self, *, gpu: str | None = None, gpus: int | None = None, batch: float | str = 1.0, amp: bool = False,
@@ -262,51 +242,4 @@ def _plain(value: Any) -> Any:
 
 def _extra(value: Any) -> dict[str, Any]:
     extra = {"where": value.where} if isinstance(value, Line) else {}
-    extra |= {"gain": value.gain} if isinstance(value, CompiledStep) else {}
-    return {**extra, "about": value.about} if isinstance(value, Suspect) else extra
-
-
-def _grows(growth: Growth) -> str:
-    value = "The value that this line makes keeps it"
-    if growth.held_by:
-        value = f"{growth.held_by} keeps what {growth.made_at.where} makes"
-    instead = "Keep a number (`.item()`) or a `.detach()`ed tensor instead"
-    if not growth.bytes_per_step:
-        return f"{value}, and its graph grows in each step by that of the step, in the host's memory. {instead}."
-    said = f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
-    if growth.graph and growth.bytes_per_step < _WORTH_BYTES:
-        return f"{said}The graph stays as well, without the activations, which `backward()` has freed. {instead}."
-    if growth.graph:
-        return f"{said}{instead}: a tensor with a graph keeps all activations of its step."
-    if growth.part:
-        return f"{said}It is a part of a larger memory, which stays whole. Keep a number (`.item()`) or a `.clone()`."
-    return f"{said}Drop what you no longer need."
-
-
-_ADVICE = {
-    "wait": "After that the GPU has nothing to do until the host launches again. Read the value less often, or later.",
-    "size": "No value is read in this line, but an operation needs one on the host, such as how many elements a mask "
-    "of booleans picks. `torch.where` needs none.",
-    "check": "PyTorch reads the arguments of this distribution to check them. Once the program is right, write "
-    "`validate_args=False`, or call `torch.distributions.Distribution.set_default_validate_args(False)`.",
-    "index": "This indexes a tensor on the GPU with one on the CPU, so PyTorch copies the indices first. Make them on "
-    "the GPU, as by `torch.randperm(n, device=x.device)`, or move them there once, before the loop.",
-    "message": "Messages between ranks hide behind computation where batches are larger, or buckets begin earlier.",
-    "data loading": "Prepare batches ahead: more workers, less work for each sample.",
-    "copy": "Copy larger pieces, from pinned memory, with `non_blocking=True`.",
-    "copy between GPUs": "`DataParallel` copies the whole model to each GPU in each step, `DistributedDataParallel` "
-    "does not. Otherwise send fewer bytes, or let the GPU compute something else meanwhile.",
-    "pinned copy": "It comes from pinned memory, as it should. Send fewer bytes, such as uint8 for pictures, or send "
-    "the next batch meanwhile, on a stream of its own.",
-}
-
-_KINDS = {  # by words of a cause
-    LOADING: "data loading", "the GPU waits for a copy to another": "copy between GPUs",
-    "the GPU waits for a copy": "pinned copy", "to the GPU": "copy",
-    "the GPU waits for": "message",
-}  # fmt: skip
-_CODES: dict[str, str] = {
-    **dict.fromkeys(("wait", "check", "size"), "host-waits"),
-    **dict.fromkeys(("copy", "index", "pinned copy", "copy between GPUs"), "copies-keep-waiting"),
-    "message": "messages-keep-waiting", "data loading": "data-loading",
-}  # fmt: skip
+    return extra | ({"gain": value.gain} if isinstance(value, CompiledStep) else {})

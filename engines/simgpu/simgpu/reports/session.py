@@ -11,26 +11,26 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import torch
-from torch.nn.modules.module import (
-    register_module_module_registration_hook,
-    register_module_parameter_registration_hook,
-)
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils.data import dataloader
 
 from simgpu.accounting import accounts
 from simgpu.clock.events import FIRST_BATCH, LOADING, Log
 from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, Error, Line
 from simgpu.device import communication, state
 from simgpu.forecasts.whatif import Optimizer
-from simgpu.ground import arguments, places, turns
+from simgpu.ground import arguments, places
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.units import seconds_text
-from simgpu.reports import calls
+from simgpu.reports import events
+from simgpu.reports.by_hand import HandSteps
 from simgpu.reports.compiled_step import ModelCalls
 from simgpu.reports.growth import GrowthWatch
-from simgpu.reports.habits import HabitWatch
 from simgpu.reports.holdings import Holdings
+from simgpu.reports.observer import Observer
+from simgpu.reports.passes import Passes
+from simgpu.reports.program import Program
+from simgpu.reports.reads import Reads
+from simgpu.reports.rule import Outcome, Suspect
+from simgpu.reports.rules import Rules
 
 STEPS = 10  # so many are recorded in detail
 EVENTS, MOST_EVENTS = 15_000, 1_000_000  # at most so many of several steps, and of one
@@ -93,19 +93,18 @@ class Recording:
             self._put.put(accounts.Gpu, require=self._asking(accounts.Gpu.require))
             self._put.put(self.world, fail=self._noting(self.world.fail))
             self.growth = GrowthWatch(self.holdings)
-            self.habits = HabitWatch(self._put, self.growth)
-            self.habits.by_hand.ended = self._after_step_by_hand
             self.model_calls = ModelCalls(self.log) if compiled else None
-            calls.watch(self._put, self._before_forward, self._after_forward)
-        self._handles = [
-            register_module_module_registration_hook(self.habits.registered),
-            register_module_parameter_registration_hook(self.habits.registered),
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ]
+            self._observer = Observer(self._put)
         self._put.put(threading, excepthook=self._telling(threading.excepthook))
-        loader = dataloader._BaseDataLoaderIter
-        self._put.put(loader, __next__=self._timed(loader.__next__))
+        self.program = Program()
+        self.reads = Reads(self.program)
+        self.passes = Passes(self.program, self.reads, self._observer.tell)
+        # In this order each event is told: where a step by hand ends is known before the backward pass counts, and what
+        # analyses find before rules ask them; the session ends steps when all have been told of what ended them.
+        for listener in (HandSteps(self.program, self._observer.tell), self.program, self.reads, self.passes):
+            self._observer.listen(listener)
+        self.rules = Rules(self.program, self._observer.listen)
+        self._observer.listen(self)
 
     def stop(self) -> None:
         """Record no more; what was recorded stays."""
@@ -115,12 +114,15 @@ class Recording:
         self.on, self._ended_s = False, time.perf_counter()
         communication.finish()
         self._ended_ns = self.world.clock.done_ns()
-        for handle in self._handles:
-            handle.remove()
         self._put.undo()
-        self.habits.finish(whole=not self._cut and self.failure is None)
+        self._observer.tell(events.RunEnd(whole=not self._cut and self.failure is None))
         if self.model_calls is not None:
             self.model_calls.ask()
+
+    def found(self, outcome: Outcome) -> list[Suspect]:
+        """Return the remarks on what was seen until now."""
+        self.passes.judge()
+        return self.rules.found(outcome)
 
     # ---- how long it took ---------------------------------------------------------------------------------------
     @property
@@ -147,7 +149,8 @@ class Recording:
 
     def _end_step(self) -> None:
         self.run.steps += 1
-        self.habits.end_step()
+        self._observer.tell(events.StepEnd())
+        self.program.end_step()
         self.growth.step(self.run.steps)
         self.holdings.step = self.run.steps
         if self.world.clock.log is self.log:
@@ -189,83 +192,59 @@ class Recording:
     def _before_first_step(self) -> str:
         """Say what a program has done that has not made a step for long, and how its report comes sooner."""
         said = f"simgpu: no step has ended in {self.real_s:.0f} s, and the report needs one."
-        line, calls = next(iter(self.habits.calls.most_common(1)), ("", 0))
+        line, calls = next(iter(self.passes.calls.most_common(1)), ("", 0))
         if calls > 1:
             said += f" So far {Line.of(line).where} has called a model {calls:,} times, without a backward pass."
         fewer = "fewer of these calls, " if calls > 1 else ""
         values = "" if self.shapes else " Or add --shapes, which computes shapes and no values."
         return f"{said} To see one sooner, ask the program for {fewer}a smaller model or a smaller batch.{values}"
 
-    # ---- what PyTorch tells -------------------------------------------------------------------------------------
-    def _before_forward(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.world is not state.world:
-            return  # it is no call of the program's
+    # ---- events -------------------------------------------------------------------------------------------------
+    def on_forward(self, event: events.Forward) -> None:
         self._hint()
-        self.holdings.module(module)
-        self.habits.before_forward(module, args, kwargs)
+        self.holdings.module(event.module)
         if self.model_calls is not None:
-            self.model_calls.before(module, args, kwargs)
+            self.model_calls.before(event.module, event.args, event.kwargs)
         if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
             self._pause()
 
-    def _after_forward(
-        self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
-        if self.world is not state.world:
-            return
-        self.habits.after_forward(module, args, kwargs, result)
+    def on_forward_end(self, event: events.ForwardEnd) -> None:
         if self.model_calls is not None:
-            self.model_calls.after(module, result)
+            self.model_calls.after(event.module, event.result)
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def on_update(self, event: events.Update) -> None:
         self.log.stepping = self.holdings.stepping = True
-        self.log.closure = self.holdings.closure = places.has_closure(args, kwargs)
-        self.holdings.before_step(optimizer)
-        self.habits.before_step(optimizer, self.log.closure)
+        self.log.closure = self.holdings.closure = event.closure
+        self.holdings.changed(event.parameters)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
+    def on_updated(self, event: events.Updated) -> None:
         self.log.stepping = self.holdings.stepping = False
-        self.holdings.after_step(optimizer)
-        self.habits.after_step(optimizer)
+        self.holdings.after_step(event.optimizer)
+        self.program.end_update()
         if self._leader() is None:
-            self._leader = weakref.ref(optimizer)
-        if self._leader() is optimizer:
-            self.run.optimizer = Optimizer.of(optimizer)
+            self._leader = weakref.ref(event.optimizer)
+        if self._leader() is event.optimizer:
+            self.run.optimizer = Optimizer.of(event.optimizer)
             if not self.run.marked:
                 self._end_step()
 
-    def _after_step_by_hand(self, weights: list[torch.Tensor]) -> None:
-        """The program has changed these weights itself since the last backward pass."""
-        self.holdings.changed(weights)
-        self.habits.trains(weights)
+    def on_hand_step(self, event: events.HandStep) -> None:
+        self.holdings.changed(event.weights)
         if not self.run.marked:
             self._end_step()
 
-    def _timed(self, plain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Return `__next__` of data loaders, which lets the host be busy for as long as a batch took here.
+    def on_loaded(self, event: events.Loaded) -> None:
+        """Let the host be busy for as long as a batch took here.
 
         The first batch of all takes what is done once, and the first one of new workers also their start.
         """
-        session = self
-
-        def __next__(loader: Any) -> Any:
-            starts = not session.loads or (loader._num_workers > 0 and loader._num_yielded == 0)
-            is_first = starts and session.data_ms is None
-            begun_s = turns.elapsed_s()
-            batch = plain(loader)
-            took_ms = (turns.elapsed_s() - begun_s) * 1e3 if session.data_ms is None else session.data_ms
-            session.world.clock.work(FIRST_BATCH if is_first else LOADING, math.ceil(took_ms * 1e6))
-            session.loads = True
-            session.loaded(loader)
-            session._hint()
-            return batch
-
-        return __next__
-
-    def loaded(self, loader: Any) -> None:
-        """A loader has given a batch: note for its line how many it has, where it can say so."""
+        is_first = (event.starts or not self.loads) and self.data_ms is None
+        took_ms = event.seconds * 1e3 if self.data_ms is None else self.data_ms
+        self.world.clock.work(FIRST_BATCH if is_first else LOADING, math.ceil(took_ms * 1e6))
+        self.loads = True
+        self._hint()
         try:
-            batches = len(loader)
+            batches = len(event.iterator)
         except TypeError:  # of an endless stream of data
             return
         line = places.place()

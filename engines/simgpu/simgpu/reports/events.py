@@ -1,0 +1,366 @@
+"""Events of a training program, as its observer tells them to analyses and rules.
+
+An analysis or a rule has a method for each event that it needs: `on_backward(event)` for `Backward`.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from simgpu.reports.calls import Pass
+
+
+@dataclass(slots=True)
+class Event:
+    """Something that the program asks of PyTorch, or that PyTorch has done for it."""
+
+
+# ---- modules ----------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Registered(Event):
+    """A module or parameter becomes part of a module."""
+
+    owner: nn.Module
+    name: str
+    part: object
+
+
+@dataclass(slots=True)
+class Forward(Event):
+    """A module is called."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+@dataclass(slots=True)
+class ForwardEnd(Forward):
+    """A call of a module ends; `result` is None where it raised."""
+
+    result: Any
+
+
+@dataclass(slots=True)
+class Called(Event):
+    """A model was called from outside; `last` is the pass before it that is still of interest."""
+
+    call: Pass
+    last: Pass | None
+
+
+@dataclass(slots=True)
+class Judging(Event):
+    """The passes since the last step are about to be judged."""
+
+
+@dataclass(slots=True)
+class Judged(Event):
+    """It is decided whether a backward pass came through a call; `trained`: an optimizer changes its model."""
+
+    call: Pass
+    trained: bool
+
+
+@dataclass(slots=True)
+class AllJudged(Event):
+    """All passes since the last step are judged; `used` are those that a backward pass came through."""
+
+    used: list[Pass]
+
+
+@dataclass(slots=True)
+class Inferred(Event):
+    """A program that has trained nothing ends, in which the line of this call has called a model several times."""
+
+    call: Pass
+
+
+@dataclass(slots=True)
+class ModeSet(Event):
+    """`train(mode)` or `eval()` is called."""
+
+    module: nn.Module
+    training: bool
+
+
+@dataclass(slots=True)
+class Moved(Event):
+    """A model is moved, or a file of tensors is loaded."""
+
+
+@dataclass(slots=True)
+class Wrapped(Event):
+    """A model is given to DistributedDataParallel."""
+
+    model: nn.Module
+
+
+# ---- gradients and optimizers -----------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Backward(Event):
+    """`torch.autograd.backward` begins at `roots`."""
+
+    roots: list[torch.Tensor]
+    retains: bool
+    creates: bool
+
+
+@dataclass(slots=True)
+class BackwardEnd(Event):
+    """A backward pass has filled gradients in."""
+
+
+@dataclass(slots=True)
+class Grad(Event):
+    """`torch.autograd.grad` begins, which returns the gradients of `inputs`."""
+
+    inputs: list[torch.Tensor]
+
+
+@dataclass(slots=True)
+class GradEnd(Event):
+    """`torch.autograd.grad` returns."""
+
+
+@dataclass(slots=True)
+class Clear(Event):
+    """`zero_grad()` is called."""
+
+    owner: Optimizer | nn.Module
+    parameters: list[nn.Parameter]
+
+
+@dataclass(slots=True)
+class Clip(Event):
+    """Gradients are clipped to a norm or a value, the first of the `options`."""
+
+    parameters: list[torch.Tensor]
+    options: list[Any]
+
+
+@dataclass(slots=True)
+class OptimizerBuilt(Event):
+    """An optimizer is built."""
+
+    optimizer: Optimizer
+
+
+@dataclass(slots=True)
+class ParametersAdded(Event):
+    """An optimizer gets a group of parameters."""
+
+    parameters: list[nn.Parameter]
+
+
+@dataclass(slots=True)
+class Update(Event):
+    """An optimizer's `step()` begins, with a closure or without."""
+
+    optimizer: Optimizer
+    parameters: list[nn.Parameter]
+    closure: bool
+
+
+@dataclass(slots=True)
+class Updated(Event):
+    """An optimizer's `step()` ends."""
+
+    optimizer: Optimizer
+
+
+@dataclass(slots=True)
+class HandStep(Event):
+    """The program has changed these weights itself; `keeps`: the gradients that it used are still there."""
+
+    weights: list[torch.Tensor]
+    keeps: bool
+
+
+@dataclass(slots=True)
+class StepEnd(Event):
+    """A training step ends: that of the first optimizer, one by hand, or where `simgpu.step()` says so."""
+
+
+@dataclass(slots=True)
+class RunEnd(Event):
+    """Recording ends; not `whole`: in the midst of the program's work, which might have used its results later."""
+
+    whole: bool
+
+
+@dataclass(slots=True)
+class ScalerBuilt(Event):
+    """A gradient scaler is built."""
+
+    enabled: bool
+
+
+@dataclass(slots=True)
+class ScalerCall(Event):
+    """A gradient scaler multiplies a loss ("scale"), divides gradients ("unscale_"), is read or steps."""
+
+    method: str
+    enabled: bool
+
+
+# ---- functions --------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class CrossEntropy(Event):
+    """`cross_entropy` gets scores."""
+
+    scores: torch.Tensor
+
+
+@dataclass(slots=True)
+class LogitsLoss(Event):
+    """`binary_cross_entropy_with_logits` gets scores."""
+
+    scores: torch.Tensor
+
+
+@dataclass(slots=True)
+class NllLoss(Event):
+    """`nll_loss` gets scores."""
+
+    scores: torch.Tensor
+
+
+@dataclass(slots=True)
+class Difference(Event):
+    """One tensor is subtracted from another, as a loss of regression does."""
+
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@dataclass(slots=True)
+class Dropout(Event):
+    """`F.dropout` is called; `training` is None where the program leaves it out."""
+
+    rate: float
+    training: bool | None
+
+
+@dataclass(slots=True)
+class Attention(Event):
+    """`scaled_dot_product_attention` is called with a rate of dropout."""
+
+    rate: float
+
+
+@dataclass(slots=True)
+class Changed(Event):
+    """A tensor is changed in place by what depends on its old values."""
+
+    tensor: torch.Tensor
+
+
+@dataclass(slots=True)
+class StateTaken(Event):
+    """`state_dict()` of a whole model returns."""
+
+    model: nn.Module
+    state: dict[str, Any]
+
+
+@dataclass(slots=True)
+class StateLoaded(Event):
+    """A state is loaded into a model."""
+
+    state: Any
+
+
+@dataclass(slots=True)
+class Saved(Event):
+    """`torch.save` is called."""
+
+    state: Any
+
+
+@dataclass(slots=True)
+class Seeded(Event):
+    """The seed is set."""
+
+    seed: int
+
+
+@dataclass(slots=True)
+class CacheEmptied(Event):
+    """`torch.cuda.empty_cache` is called."""
+
+
+@dataclass(slots=True)
+class Synchronised(Event):
+    """`torch.cuda.synchronize` is called."""
+
+
+@dataclass(slots=True)
+class GarbageCollected(Event):
+    """`gc.collect` is called."""
+
+
+# ---- data, copies and waits -------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class LoaderBuilt(Event):
+    """A DataLoader is built; `sampled`: it has a sampler of the program's."""
+
+    loader: Any
+    dataset: Any
+    sampled: bool
+
+
+@dataclass(slots=True)
+class LoaderBegun(Event):
+    """A DataLoader begins, as a `for` loop over it does."""
+
+    loader: Any
+    iterator: Any
+
+
+@dataclass(slots=True)
+class Loaded(Event):
+    """A DataLoader has given a batch, after so many seconds; `starts`: the first one of new workers."""
+
+    iterator: Any
+    seconds: float
+    starts: bool
+
+
+@dataclass(slots=True)
+class Ordered(Event):
+    """A DistributedSampler draws the order of an epoch."""
+
+    sampler: Any
+
+
+@dataclass(slots=True)
+class Copied(Event):
+    """A tensor of the host is copied to a GPU."""
+
+    source: torch.Tensor
+
+
+@dataclass(slots=True)
+class Asked(Event):
+    """PyTorch itself needs a number of the GPU's ("size") or copies indices of the CPU ("index")."""
+
+    why: str
+
+
+@dataclass(slots=True)
+class Read(Event):
+    """The host waits for a value of a GPU; `asker` is the module that asks for it."""
+
+    asker: str
+
+
+def _all(event: type[Event]) -> list[type[Event]]:
+    return [event, *(inner for child in event.__subclasses__() for inner in _all(child))]
+
+
+HANDLERS = {event: "on" + re.sub("([A-Z])", r"_\1", event.__name__).lower() for event in _all(Event)}

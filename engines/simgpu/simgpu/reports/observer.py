@@ -1,0 +1,290 @@
+"""Observer of a training program: patches PyTorch while a session records, and tells typed events.
+
+No other file of this room patches PyTorch or hooks into it. PyTorch's own hooks for all modules would be part of a
+compiled graph, or break it: what stands here in the place of `Module.__call__`, or of a function, is to the compiler
+what it replaces.
+"""
+
+import functools
+import gc
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp import GradScaler
+from torch.nn.modules.module import (
+    register_module_module_registration_hook,
+    register_module_parameter_registration_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from simgpu.device import state
+from simgpu.device.tensor import SimTensor
+from simgpu.ground import places, turns
+from simgpu.ground.inductor import uncompiled
+from simgpu.ground.replacements import Replacements
+from simgpu.reports import events
+from simgpu.reports.events import HANDLERS, Event
+
+Look = Callable[..., Event | None]
+_F = nn.functional
+
+
+class Observer:
+    """Tells each event to its listeners in their order, in the process that trains and in no other.
+
+    Later listeners may rely on what earlier ones have noted of the same event: analyses stand before rules, and the
+    session, which ends steps, stands last.
+    """
+
+    def __init__(self, put: Replacements) -> None:
+        self._on, self._world = True, state.world
+        self._handlers: dict[type[Event], list[Callable[[Any], object]]] = {event: [] for event in HANDLERS}
+        self._put_hooks(put)
+        self._put_calls(put)
+        handles = [
+            register_module_module_registration_hook(self._on_registered),
+            register_module_parameter_registration_hook(self._on_registered),
+            register_optimizer_step_pre_hook(self._on_update),
+            register_optimizer_step_post_hook(self._on_updated),
+        ]
+        for handle in handles:
+            put.call(handle.remove)
+        _observers.add(self)
+
+    def listen(self, listener: object) -> None:
+        """Tell events to the `on_…` methods of a listener. Raises ValueError for one that no event has."""
+        names = {name for name in dir(type(listener)) if name.startswith("on_")}
+        for event, name in HANDLERS.items():
+            if name in names:
+                self._handlers[event].append(getattr(listener, name))
+        unknown = names.difference(HANDLERS.values())
+        if unknown:
+            raise ValueError(f"no event has these handlers of {type(listener).__name__}: {', '.join(sorted(unknown))}")
+
+    def tell(self, event: Event) -> None:
+        """Call the handlers of an event."""
+        for handle in self._handlers[type(event)]:
+            handle(event)
+
+    def leave(self) -> None:
+        """Tell nothing any more, as in a child process."""
+        self._on = False
+
+    def _seen(self, event: Event | None) -> None:
+        """Tell what a hook has seen, unless this process, or the world that runs, is not that of the session."""
+        if event is not None and self._on and self._world is state.world:
+            self.tell(event)
+
+    # ---- functions ----------------------------------------------------------------------------------------------
+    def _put_hooks(self, put: Replacements) -> None:
+        for owner, name, before, after in _hooks():
+            put.put(owner, **{name: self._watched(getattr(owner, name), before, after)})
+        for name in ("clip_grad_norm_", "clip_grad_value_"):
+            put.put(nn.utils, **{name: _listing(getattr(nn.utils, name), self._watched)})
+        clock = self._world.clock
+        put.put(clock, wait_until=self._watched(clock.wait_until, _read))
+        put.put(self._world, sent=lambda source: self._seen(events.Copied(source)))
+        put.put(self._world, asked=lambda why: self._seen(events.Asked(why)))
+
+    def _watched(
+        self, plain: Callable[..., Any], before: Look | None = None, after: Callable[..., Event | None] | None = None
+    ) -> Callable[..., Any]:
+        """Return `plain` with an event before it, made of the arguments, and one after it, of result and arguments."""
+        seen = self._seen
+
+        @functools.wraps(plain)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if before is not None:
+                seen(_event(before, args, kwargs))
+            try:
+                result = plain(*args, **kwargs)
+            except BaseException as error:
+                _leave_out_here(error)
+                raise
+            if after is not None:
+                seen(after(result, *args, **kwargs))
+            return result
+
+        return _inlined(observed, plain)
+
+    # ---- modules, loaders and optimizers ------------------------------------------------------------------------
+    def _put_calls(self, put: Replacements) -> None:
+        call, load, seen = nn.Module.__call__, _BaseDataLoaderIter.__next__, self._seen
+
+        @functools.wraps(call)
+        def __call__(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            result = None
+            with uncompiled():
+                seen(events.Forward(module, args, kwargs))
+            try:
+                result = call(module, *args, **kwargs)
+                return result
+            except BaseException as error:
+                _leave_out_here(error)
+                raise
+            finally:
+                with uncompiled():
+                    seen(events.ForwardEnd(module, args, kwargs, result))
+
+        @functools.wraps(load)
+        def __next__(iterator: Any) -> Any:
+            starts, begun_s = iterator._num_workers > 0 and iterator._num_yielded == 0, turns.elapsed_s()
+            batch = load(iterator)
+            seen(events.Loaded(iterator, turns.elapsed_s() - begun_s, starts))
+            return batch
+
+        put.put(nn.Module, __call__=_inlined(__call__, call))
+        put.put(_BaseDataLoaderIter, __next__=__next__)
+
+    def _on_registered(self, owner: nn.Module, name: str, part: object) -> None:
+        self._seen(events.Registered(owner, name, part))
+
+    def _on_update(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._seen(events.Update(optimizer, _parameters(optimizer), places.has_closure(args, kwargs)))
+
+    def _on_updated(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        self._seen(events.Updated(optimizer))
+
+
+_observers: "weakref.WeakSet[Observer]" = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: [observer.leave() for observer in list(_observers)])
+
+
+def on_gradient(tensor: torch.Tensor, look: Callable[[torch.Tensor], None]) -> None:
+    """Call `look` with the gradient of a tensor whenever a backward pass comes through it."""
+    tensor.register_hook(look)
+
+
+def asker() -> str:
+    """Return the name of the module that has called what stands in simgpu."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("simgpu."):
+        frame = frame.f_back
+    return "" if frame is None else frame.f_globals.get("__name__", "")
+
+
+# ---- what is patched --------------------------------------------------------------------------------------------
+def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None] | None]]:
+    """Yield what is patched, and how its arguments become an event before it runs, or after."""
+    backward = torch.autograd
+    yield backward, "backward", _backward, lambda *_, **__: events.BackwardEnd()
+    yield backward, "grad", lambda outputs, inputs, *_, **__: events.Grad(_tensors(inputs)), (
+        lambda *_, **__: events.GradEnd()
+    )  # fmt: skip
+    for owner in (Optimizer, nn.Module):
+        yield owner, "zero_grad", lambda owner, *_, **__: events.Clear(owner, _parameters(owner)), None
+    yield Optimizer, "__init__", None, lambda _, optimizer, *__, **___: events.OptimizerBuilt(optimizer)
+    yield Optimizer, "add_param_group", None, lambda _, optimizer, *__, **___: events.ParametersAdded(
+        optimizer.param_groups[-1]["params"]
+    )  # fmt: skip
+    yield nn.Module, "train", lambda module, mode=True: events.ModeSet(module, mode), None
+    for owner, name in ((nn.Module, "to"), (nn.Module, "cuda"), (torch, "load")):
+        yield owner, name, lambda *_, **__: events.Moved(), None
+    yield nn.Module, "state_dict", None, _state
+    yield nn.Module, "load_state_dict", lambda model, state_dict, *_, **__: events.StateLoaded(state_dict), None
+    yield torch, "save", lambda obj, *_, **__: events.Saved(obj), None
+    yield DistributedDataParallel, "__init__", lambda _, module, *__, **___: events.Wrapped(module), None
+    yield GradScaler, "__init__", None, lambda _, scaler, *__, **___: events.ScalerBuilt(scaler.is_enabled())
+    for name in ("scale", "unscale_", "get_scale", "step"):
+        yield GradScaler, name, functools.partial(_scaler_call, name), None
+    yield _F, "cross_entropy", lambda input, *_, **__: events.CrossEntropy(input), None
+    yield _F, "binary_cross_entropy_with_logits", lambda input, *_, **__: events.LogitsLoss(input), None
+    yield _F, "nll_loss", lambda input, *_, **__: events.NllLoss(input), None
+    yield _F, "dropout", lambda input, p=0.5, training=None, *_, **__: events.Dropout(p, training), None
+    yield _F, "scaled_dot_product_attention", _attention, None
+    for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
+        yield _F, name, lambda input, target, *_, **__: _difference(input, target), None
+    for name in ("__sub__", "__rsub__", "sub"):
+        yield SimTensor, name, lambda self, other, *_, **__: _difference(self, other), None
+    for name in ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"):
+        yield torch.Tensor, name, lambda self, *_, **__: events.Changed(self), None
+    yield DataLoader, "__init__", _loader_built, None
+    yield DataLoader, "__iter__", None, lambda iterator, loader: events.LoaderBegun(loader, iterator)
+    yield DistributedSampler, "__iter__", lambda sampler: events.Ordered(sampler), None
+    for module in (torch, torch.cuda):
+        yield module, "manual_seed", lambda seed: events.Seeded(seed), None
+    yield torch.cuda, "empty_cache", lambda: events.CacheEmptied(), None
+    yield torch.cuda, "synchronize", lambda *_, **__: events.Synchronised(), None
+    yield gc, "collect", lambda *_, **__: events.GarbageCollected(), None
+
+
+def _backward(
+    tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False, **more: Any
+) -> Event:
+    return events.Backward(_tensors(tensors), bool(retain_graph), create_graph)
+
+
+def _state(state: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Event | None:
+    return None if args or "destination" in kwargs else events.StateTaken(model, state)  # else it is a part
+
+
+def _scaler_call(name: str, scaler: GradScaler, *args: Any, **kwargs: Any) -> Event:
+    return events.ScalerCall(name, scaler.is_enabled())
+
+
+def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *_: Any, **__: Any):
+    return events.Attention(dropout_p)
+
+
+def _difference(first: Any, second: Any) -> Event | None:
+    both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
+    return events.Difference(first, second) if both else None
+
+
+def _loader_built(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> Event:
+    return events.LoaderBuilt(loader, dataset, bool(kwargs.get("sampler") or kwargs.get("batch_sampler")))
+
+
+def _read(when_ns: int, reason: str) -> Event | None:
+    return events.Read(asker()) if "D2H" in reason else None
+
+
+def _event(look: Look, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event | None:
+    try:
+        return look(*args, **kwargs)
+    except TypeError:  # the call lacks an argument: PyTorch says so
+        return None
+
+
+def _listing(plain: Callable[..., Any], watched: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that clips gradients and gets its parameters as a list, which may be read twice."""
+    clip = watched(plain, lambda parameters, *limits, **more: events.Clip(parameters, [*limits, *more.values()]))
+
+    def clips(parameters: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+        return clip([parameters] if isinstance(parameters, torch.Tensor) else list(parameters), *args, **kwargs)
+
+    return _inlined(clips, plain)
+
+
+def _tensors(roots: Any) -> list[torch.Tensor]:
+    given = roots if isinstance(roots, list | tuple) else [roots]
+    return [one for one in given if isinstance(one, torch.Tensor)]
+
+
+def _parameters(owner: Optimizer | nn.Module) -> list[nn.Parameter]:
+    if isinstance(owner, nn.Module):
+        return list(owner.parameters())
+    return [one for group in owner.param_groups for one in group["params"]]
+
+
+def _inlined(observed: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `observed`, with what PyTorch's compiler looks into instead."""
+    observed._torchdynamo_inline = plain  # pyright: ignore[reportFunctionMemberAccess]
+    return observed
+
+
+def _leave_out_here(error: BaseException) -> None:
+    """Leave out of an error's traceback the function that has caught it, and is about to raise it again."""
+    if error.__traceback__ is not None:
+        error.__traceback__ = error.__traceback__.tb_next

@@ -1,0 +1,133 @@
+"""Passes of a program: the calls of its models since the last step, judged when it ends."""
+
+import functools
+import weakref
+from collections import Counter
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+from simgpu.ground import places
+from simgpu.reports import events, observer
+from simgpu.reports.calls import Mark, Pass
+from simgpu.reports.program import Parts, Program, alive, version
+from simgpu.reports.reads import Reads
+
+_MOST_PASSES = 256  # calls of models between two steps that are looked at: a program may make none
+_FEW_CALLS = 3  # of a line, in a program that trains nothing
+
+
+class Passes:
+    """Calls of models since the last step, judged when a step ends but for those whose results may still be used."""
+
+    def __init__(self, program: Program, reads: Reads, tell: Callable[[events.Event], None]) -> None:
+        self._program, self._reads, self._tell = program, reads, tell
+        self.calls: Counter[str] = Counter()  # before the first backward pass, by line
+        self._dropped: list[bool] = []  # whether calls of `dropout` by the model, not by layers, drop
+        self._set_to_train: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # layers that `train()` was called for
+
+    def on_mode_set(self, event: events.ModeSet) -> None:
+        if event.training:
+            self._set_to_train.add(event.module)
+
+    def on_forward(self, event: events.Forward) -> None:
+        if len(self._program.running) == 1:
+            self._dropped = []
+
+    def on_dropout(self, event: events.Dropout) -> None:
+        if self._program.in_own_code and event.rate > 0:
+            self._dropped.append(event.training is not False)
+
+    def on_forward_end(self, event: events.ForwardEnd) -> None:
+        """A call of a module from outside is one of a model if it has parameters."""
+        if self._program.running or event.result is None:
+            return
+        parts = self._program.parts(event.module)
+        if not parts.parameters or next(event.module.parameters(), None) is not next(alive(parts.parameters), None):
+            return  # or it has other weights for this call alone, as `torch.func.functional_call` gives
+        given = [one for one in tree_leaves((event.args, event.kwargs)) if isinstance(one, torch.Tensor)]
+        results = [one for one in tree_leaves(event.result) if isinstance(one, torch.Tensor)]
+        made = [one for one in results if one.requires_grad]
+        call = self._pass(event.module, parts, given, results)
+        if not self._program.graphs_used:
+            self.calls[call.line] += 1
+        earlier = self._program.passes
+        self._tell(events.Called(call, earlier[-1] if earlier else None))
+        call.before = next((one for one in earlier if one.had_the_tensors_of(call)), None)
+        self._program.passes = [*earlier[-_MOST_PASSES:], call]
+        for output in made:
+            observer.on_gradient(output, functools.partial(self._use, call))
+        if made and made[0].grad_fn is not None:
+            made[0].grad_fn.metadata[__name__] = mark = Mark()
+            call.graph = weakref.ref(mark)
+
+    def _pass(self, model: nn.Module, parts: Parts, given: list[torch.Tensor], results: list[torch.Tensor]) -> Pass:
+        modes, fed = [*self._modes(model, parts), *self._dropped], any(one.requires_grad for one in given)
+        samples = _samples(given, results)
+        batch = 0 if given and given[0].is_leaf and given[0].requires_grad else samples
+        alone = batch == 1 and not self._reads.lines and not fed
+        return Pass(
+            model, places.place(), model.training,
+            random=any(modes) if modes else None,
+            recorded=any(one.requires_grad for one in results),
+            samples=samples,
+            batch=batch,
+            given=[(weakref.ref(one), version(one)) for one in [*given, *list(alive(parts.parameters))[:1]]],
+            early=not self._program.optimized,
+            alone=given[0].shape if alone else None,
+            fed=fed,
+            double=any(one.dtype is torch.float64 for one in [*given, *alive(parts.parameters)]),
+        )  # fmt: skip
+
+    def _use(self, call: Pass, gradient: torch.Tensor) -> None:
+        """A backward pass comes through the result of a call."""
+        call.used, call.filled = True, call.filled or self._program.fills
+
+    def _modes(self, model: nn.Module, parts: Parts) -> list[bool]:
+        """Return whether layers that tell the modes apart are in training mode, of each.
+
+        In a model in evaluation mode those count as well that were put into it later, and were set to train since.
+        """
+        return [one.training and (model.training or one in self._set_to_train) for one in alive(parts.random)]
+
+    # ---- judging ------------------------------------------------------------------------------------------------
+    def on_step_end(self, event: events.StepEnd) -> None:
+        self.judge()
+
+    def on_run_end(self, event: events.RunEnd) -> None:
+        """A program that has ended uses no more what it has called after its last step."""
+        program = self._program
+        if not event.whole:
+            program.passes = [call for call in program.passes if call.used or not call.recorded]
+        elif not program.optimized and not program.graphs_used:
+            lines = Counter(call.line for call in program.passes)
+            for call in program.passes:
+                if lines[call.line] >= _FEW_CALLS:
+                    self._tell(events.Inferred(call))
+        self.judge(last=True)
+
+    def judge(self, last: bool = False) -> None:
+        """Tell what the calls since the last step were, but for those whose results may still be used."""
+        program = self._program
+        self._tell(events.Judging())
+        used = [call for call in program.passes if call.used]
+        for call in program.passes:
+            call.judged += 1
+            if not call.may_be_used or (last and call.judged == 1):
+                self._tell(events.Judged(call, program.trains(call.model)))
+        self._tell(events.AllJudged(used))
+        program.passes = [call for call in program.passes if call.may_be_used]
+
+
+def _samples(given: list[torch.Tensor], results: list[torch.Tensor]) -> int:
+    """Return the samples that a model got: the rows of its first tensor, 0 if nobody can say.
+
+    A vector of numbers is one sample, unless the result has as many rows.
+    """
+    if not given or not given[0].dim():
+        return 0
+    rows = given[0].shape[0]
+    is_vector = given[0].dim() == 1 and given[0].is_floating_point()
+    return 1 if is_vector and all(one.shape[:1] != (rows,) for one in results) else rows

@@ -1,0 +1,59 @@
+"""Lines that must read a value of the GPU, and lines where PyTorch itself reads one."""
+
+from simgpu.ground import places
+from simgpu.reports import events
+from simgpu.reports.program import Program
+
+
+class Reads:
+    """Reads and copies since the last call of a model: what decides over its next input, such as an action, must be.
+
+    Evaluation looks the same, but has no gradients, and more than one sample in a batch.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.must: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure, or as said above
+        # why PyTorch itself reads or copies something, by line: "check" for the arguments of a distribution, "size" for
+        # what an operator needs, such as how many values a mask picks, "index" for indices that are on the CPU
+        self.asking: dict[str, str] = {}
+        self.lines: set[str] = set()  # that have read a value since the model's last call
+        self._answers: set[str] = set()  # lines that have copied something to a GPU since then
+        self._deciding: set[str] = set()
+
+    def on_read(self, event: events.Read) -> None:
+        self.lines.add(places.place())
+        if event.asker.startswith("torch.distributions"):
+            self.asking[places.place()] = "check"
+
+    def on_asked(self, event: events.Asked) -> None:
+        self.asking.setdefault(places.place(), event.why)
+
+    def on_copied(self, event: events.Copied) -> None:
+        if self.lines and event.source.dim() and not self._program.running:
+            self._answers.add(places.place())
+
+    def on_called(self, event: events.Called) -> None:
+        last = event.last
+        again = last is not None and last.model is event.call.model and (last.recorded or last.batch == 1)
+        if again and self._answers:
+            self._deciding |= self.lines | self._answers
+        self._forget()
+
+    def on_backward(self, event: events.Backward) -> None:
+        self.must |= self._deciding
+        self._forget()
+
+    def on_update(self, event: events.Update) -> None:
+        if event.closure:
+            self.must.add(places.place())
+
+    def on_scaler_call(self, event: events.ScalerCall) -> None:
+        if event.method == "step":
+            self.must.add(places.place())
+
+    def on_step_end(self, event: events.StepEnd) -> None:
+        self._deciding.clear()
+
+    def _forget(self) -> None:
+        self.lines, self._answers = set(), set()

@@ -1,0 +1,114 @@
+"""Base of the rules of a report: a rule watches a program's events, and says of a line what is wrong with it.
+
+Each rule is a file of `rules`, whose name is the code of its remark. Its docstring says what is seen, for the docs. Its
+class has what the remark is about, its words and its handlers of events. `BAD` has edits of a sound program that give
+it the fault, each with a part of the line that must be named; `GOOD` has edits that no rule may name.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from simgpu.clock.lines import Line, Row
+from simgpu.reports.program import Program
+
+LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
+FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
+SELDOM = 10  # steps, of which one may make a picture or a sample
+_VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "ToCopyBackward")
+
+
+@dataclass(frozen=True)
+class Suspect(Line):
+    """A line to look at first: its code, what it is about, in a sentence what is wrong, and what that costs a step.
+
+    `about` is "result", "time" or "memory".
+    """
+
+    seconds: float = 0.0
+    bytes: float = 0.0
+    text: str = ""
+    code: str = ""
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Figures of a run that decide whether a remark is worth making.
+
+    `launching` is the share of the time in which a GPU waits for launches; `room`: a batch four times as large would
+    fit; `doubles` are lines whose kernels compute with float64 for long.
+    """
+
+    launching: float = 0.0
+    room: bool = False
+    doubles: tuple[str, ...] = ()
+
+
+class Rule:
+    """A rule of the report; `code` and `seen`, the sentence of the docs, are those of its file."""
+
+    code: ClassVar[str]
+    seen: ClassVar[str]
+    about: ClassVar[Literal["result", "time", "memory"]]
+    text: ClassVar[str] = ""
+    by_hand: ClassVar[str] = ""  # instead of the text, in a program that has no optimizer
+    cure: ClassVar[str]  # in a few words, for the docs
+    often: ClassVar[Literal["once", "twice", "seldom", "each step"]] = "once"  # before it is a habit
+    explains: ClassVar[tuple[str, ...]] = ()  # remarks that are left out beside it
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def note(self, line: str = "") -> None:
+        """Note a line in this step, by default the one that runs."""
+        self.program.note(self.code, line)
+
+    def is_habit(self, steps: int) -> bool:
+        """Return whether a line that was noted in so many steps is worth a remark."""
+        if self.often == "each step":
+            return steps >= max(FEW_STEPS, self.program.step / 2)
+        if self.often == "seldom":
+            return steps >= max(1, self.program.step / SELDOM)
+        return steps > (self.often == "twice")
+
+    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
+        """Return the remark on a line that is a habit, None where it is not worth making."""
+        text = (self.program.hand_steps and self.by_hand) or self.text
+        return Suspect(*Line.of(line).parts, text=text, code=self.code, about=self.about)
+
+    def late_lines(self, outcome: Outcome) -> Iterable[str]:
+        """Return lines that only the whole run can tell, beside those that were noted."""
+        return ()
+
+
+class WaitRule(Rule):
+    """A rule on lines that keep the GPU waiting, which the timeline of the run names."""
+
+    about = "time"
+
+    @staticmethod
+    def advice(cause: str, asking: str) -> str:
+        """Return what to do about a wait, "" where it is none of this rule's.
+
+        `cause` is that of its row; `asking` says why PyTorch itself reads or copies there, "wait": the program does.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def is_worth(cls, row: Row, step_s: float, epoch_s: float) -> bool:
+        """Return whether a line is worth a remark that costs a step of `step_s` and an epoch so many seconds."""
+        return row.seconds >= (0.02 if row.count >= 0.5 else SHARE_OF_FEW) * step_s
+
+
+SHARE_OF_FEW = 0.05  # of a step, if fewer than half of the steps have the line, such as a value read once an epoch
+
+
+def made_by(scores: torch.Tensor) -> str:
+    """Return the name of the operator in the graph that made scores, but for views of them."""
+    node = scores.grad_fn
+    while node is not None and node.name().startswith(_VIEWS):
+        node = node.next_functions[0][0]
+    return "" if node is None else node.name()

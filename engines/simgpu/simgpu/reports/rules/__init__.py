@@ -1,0 +1,56 @@
+"""What does a report say of a program's lines? Each file is one rule (`simgpu.reports.rule`)."""
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable
+
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Outcome, Rule, Suspect
+
+__all__ = ["RULES", "Rules"]
+
+_ABOUT = ("result", "time", "memory")
+
+
+def _rules() -> dict[str, type[Rule]]:
+    """Return the rule of each file by its code: those on results first, then by name."""
+    found: list[type[Rule]] = []
+    for entry in pkgutil.iter_modules(__path__, f"{__name__}."):
+        module = importlib.import_module(entry.name)
+        (rule,) = (
+            one for _, one in inspect.getmembers(module, inspect.isclass)
+            if issubclass(one, Rule) and one.__module__ == entry.name
+        )  # fmt: skip
+        rule.code = entry.name.rpartition(".")[2].replace("_", "-")
+        rule.seen = (module.__doc__ or "").strip()
+        found.append(rule)
+    return {rule.code: rule for rule in sorted(found, key=lambda rule: (_ABOUT.index(rule.about), rule.code))}
+
+
+RULES = _rules()
+
+
+class Rules:
+    """All rules, on one program."""
+
+    def __init__(self, program: Program, listen: Callable[[Rule], None]) -> None:
+        self._program = program
+        self._rules = {code: rule(program) for code, rule in RULES.items()}
+        for rule in self._rules.values():
+            listen(rule)
+
+    def __getitem__(self, code: str) -> Rule:
+        return self._rules[code]
+
+    def found(self, outcome: Outcome) -> list[Suspect]:
+        """Return the remarks on what was seen until now: those on results first, else in the order of the run."""
+        lines = [(code, line) for (code, line), steps in self._program.notes.items() if self._is_habit(code, steps)]
+        lines += [(code, line) for code, rule in self._rules.items() for line in rule.late_lines(outcome)]
+        codes = {code for code, _ in lines}
+        explained = {other for code in codes for other in RULES[code].explains}
+        suspects = (self._rules[code].suspect(line, outcome) for code, line in lines if code not in explained)
+        return sorted(filter(None, suspects), key=lambda one: one.about != "result")
+
+    def _is_habit(self, code: str, steps: set[int]) -> bool:
+        return self._rules[code].is_habit(len(steps))

@@ -1,0 +1,42 @@
+"""`cudnn.benchmark` tries out algorithms for each new size of input, and most steps bring one."""
+
+import weakref
+
+import torch
+from torch import nn
+
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Rule
+
+
+class BenchmarkOfChangingSizes(Rule):
+    about = "time"
+    text = (
+        "With `torch.backends.cudnn.benchmark` a GPU tries out its algorithms for each size of input that is new, and "
+        "here most steps bring one. Set it to False, or pad the inputs to a few sizes."
+    )
+    cure = "set it to False, or pad to a few sizes"
+    often = "each step"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._sizes: weakref.WeakKeyDictionary[nn.Module, set[torch.Size]] = weakref.WeakKeyDictionary()
+
+    def on_forward(self, event: events.Forward) -> None:
+        if isinstance(event.module, nn.modules.conv._ConvNd) and event.args and torch.backends.cudnn.benchmark:
+            known, size = self._sizes.setdefault(event.module, set()), event.args[0].shape
+            if known and size not in known:
+                self.note()
+            known.add(size)
+
+
+_CONV = (
+    "scores = model(x)\n",
+    "KEPT or KEPT.append(nn.Conv1d(1, 8, 3).cuda()); KEPT.append(0)\n"
+    "with torch.backends.cudnn.flags(benchmark=True):\n    scores = model(x) + KEPT[0](x[:, None, : {}]).mean()\n",
+)
+BAD = [(_CONV[0], _CONV[1].format("8 + len(KEPT)"), "KEPT[0](x")]
+GOOD = {"algorithms for two sizes": (_CONV[0], _CONV[1].replace("KEPT[0](", "KEPT[0].requires_grad_(False)(").format(
+    "8 + len(KEPT) % 2",
+))}  # fmt: skip

@@ -1,0 +1,21 @@
+"""A GPU has to finish all its work, and memory is asked for anew."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class CacheEmptiedInEachStep(Rule):
+    about = "time"
+    text = (
+        "Emptying the cache makes a GPU finish all its work, and the next step asks the driver for the memory again. "
+        "Leave it out: PyTorch empties its cache by itself before memory runs out."
+    )
+    cure = "leave `empty_cache()` out"
+    often = "each step"
+
+    def on_cache_emptied(self, event: events.CacheEmptied) -> None:
+        self.note()
+
+
+BAD = [("optimizer.step()\n", "optimizer.step(); torch.cuda.empty_cache()\n", "empty_cache")]
+GOOD = {"emptied once an epoch": ("    return right\n", "    torch.cuda.empty_cache(); return right\n")}

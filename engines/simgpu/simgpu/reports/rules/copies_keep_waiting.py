@@ -1,0 +1,45 @@
+"""The GPU is idle during copies."""
+
+from simgpu.clock.lines import Row
+from simgpu.reports.rule import SHARE_OF_FEW, WaitRule
+
+_WORTH = 0.1  # of a step: nearly every program has such a line
+_WORTH_S = 1e-4  # of a copy: less than that is quick enough
+_LONG_S = 1e-3  # of a copy: from this on a smaller share of a step is worth a look
+_COPIES = 8  # in a step: with more, as of each row of a batch, the time of all of them counts
+
+
+class CopiesKeepWaiting(WaitRule):
+    cure = "larger pieces, pinned memory, `non_blocking=True`"
+
+    @staticmethod
+    def advice(cause: str, asking: str) -> str:
+        if "the GPU waits for a copy to another" in cause:
+            return (
+                "`DataParallel` copies the whole model to each GPU in each step, `DistributedDataParallel` does not. "
+                "Otherwise send fewer bytes, or let the GPU compute something else meanwhile."
+            )
+        if "the GPU waits for a copy" in cause:
+            return (
+                "It comes from pinned memory, as it should. Send fewer bytes, such as uint8 for pictures, or send the "
+                "next batch meanwhile, on a stream of its own."
+            )
+        if asking == "index" and "the GPU waits for" not in cause:
+            return (
+                "This indexes a tensor on the GPU with one on the CPU, so PyTorch copies the indices first. Make them "
+                "on the GPU, as by `torch.randperm(n, device=x.device)`, or move them there once, before the loop."
+            )
+        return "Copy larger pieces, from pinned memory, with `non_blocking=True`." if "to the GPU" in cause else ""
+
+    @classmethod
+    def is_worth(cls, row: Row, step_s: float, epoch_s: float) -> bool:
+        if "a copy to the GPU" not in row.cause:
+            return super().is_worth(row, step_s, epoch_s)
+        times = max(row.count, 1)
+        share = SHARE_OF_FEW if row.seconds >= _LONG_S * times else _WORTH
+        return row.seconds >= max(share * step_s, _WORTH_S * min(times, _COPIES))
+
+
+_TABLE = "table = torch.randn(64, 16)", "table = torch.randn(1 << 15, 64)"
+BAD = [(*_TABLE, "scores = model(x)\n", "scores = model(x + (table * 1).cuda().mean())\n", "(table * 1).cuda()")]
+GOOD = {"a small copy": ("scores = model(x)\n", "scores = model(x + (table[:1] * 1).cuda().mean())\n")}

@@ -1,0 +1,47 @@
+"""float64 is many times slower on most GPUs."""
+
+from collections.abc import Iterable
+
+import torch
+
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Outcome, Rule
+
+
+class DoublePrecision(Rule):
+    about = "time"
+    text = (
+        "This computes with float64 numbers, for which most GPUs take many times longer. Unless you need their digits, "
+        "convert them with `.float()`."
+    )
+    cure = "`.float()`"
+    often = "each step"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._is_chosen = False  # as the default
+
+    def on_called(self, event: events.Called) -> None:
+        self._is_chosen |= torch.get_default_dtype() is torch.float64
+        if event.call.double and not self._is_chosen:
+            self.note(event.call.line)
+
+    def late_lines(self, outcome: Outcome) -> Iterable[str]:
+        """Return lines whose kernels take long, where no model is named."""
+        noted = any(code == self.code and self.is_habit(len(at)) for (code, _), at in self.program.notes.items())
+        return () if noted or self._is_chosen else outcome.doubles
+
+
+BAD = [
+    (
+        "self.last = nn.Linear(512, 4)\n", "self.last = nn.Linear(512, 4); self.double()\n",
+        "        x = x\n", "        x = x.double()\n", "scores = model(x)",
+    ),
+    (
+        "scores = model(x)\n",
+        "scores = model(x + torch.ones(1 << 22, dtype=torch.float64, device='cuda').mean().float())\n",
+        "dtype=torch.float64",
+    ),
+]  # fmt: skip
+GOOD = {"a sum in float64": ("right = torch.zeros(()", "right = torch.zeros((), dtype=torch.float64")}

@@ -1,0 +1,23 @@
+"""`F.dropout` is not told the mode, and drops in evaluation."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class DropoutInEvaluation(Rule):
+    about = "result"
+    text = (
+        "`F.dropout` drops in evaluation too, unless it is told the mode. Add `training=self.training`, or use a layer "
+        "`nn.Dropout`."
+    )
+    cure = "`training=self.training`, or `nn.Dropout`"
+
+    def on_dropout(self, event: events.Dropout) -> None:
+        program = self.program
+        if event.training is None and event.rate > 0 and program.in_own_code and not program.running[-1].training:
+            self.note()
+
+
+_BY_FUNCTION = "nn.Dropout(0.1)", "nn.Identity()", "self.first(x).relu()"
+BAD = [(*_BY_FUNCTION, "F.dropout(self.first(x), 0.1)", "F.dropout(self.first(x), 0.1)")]
+GOOD = {"dropout that is meant": (*_BY_FUNCTION, "F.dropout(self.first(x), 0.1, training=True)")}

@@ -1,0 +1,27 @@
+"""Dropout is on, and batch norm learns from the validation data."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class EvaluationInTrainingMode(Rule):
+    about = "result"
+    text = (
+        "The model is evaluated in training mode: dropout is on, and batch norm learns from these data. Call "
+        "`model.eval()` before, and `model.train()` afterwards."
+    )
+    cure = "`model.eval()` before, `model.train()` after"
+
+    def on_judged(self, event: events.Judged) -> None:
+        call = event.call
+        if event.trained and not call.used and not call.recorded and call.random and call.training:
+            self.note(call.line)
+
+    def on_inferred(self, event: events.Inferred) -> None:
+        call = event.call
+        if call.random and call.training and not call.recorded:
+            self.note(call.line)
+
+
+BAD = [("    model.eval()\n", "    model.train()\n", "model(x.cuda())")]
+GOOD = {"batch norm": ("nn.Dropout(0.1)", "nn.BatchNorm1d(512)")}

@@ -1,0 +1,60 @@
+"""Small gradients become zero in float16."""
+
+import torch
+from torch import nn
+
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Rule
+
+_PRODUCTS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)  # what autocast computes in 16 bits
+
+
+class Float16WithoutScaler(Rule):
+    about = "result"
+    text = (
+        "The forward pass computes in float16, in which small gradients become zero. Multiply the loss by a "
+        "`torch.amp.GradScaler`, or use bfloat16."
+    )
+    cure = "a `torch.amp.GradScaler`, or bfloat16"
+    often = "twice"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._has_scaler = self._in_half = False
+
+    def on_forward(self, event: events.Forward) -> None:
+        if isinstance(event.module, _PRODUCTS) and torch._C._is_any_autocast_enabled():
+            trains = torch.is_grad_enabled() and any(
+                one.requires_grad for one in event.module.parameters(recurse=False)
+            )
+            in_half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") is torch.float16
+            self._in_half |= trains and in_half
+
+    def on_scaler_built(self, event: events.ScalerBuilt) -> None:
+        self._has_scaler |= event.enabled
+
+    def on_backward(self, event: events.Backward) -> None:
+        node = event.roots[0].grad_fn if len(event.roots) == 1 else None
+        by_hand = node is not None and node.name().startswith("MulBackward")  # a scale of the program's own
+        if self._in_half and not self._has_scaler and not by_hand:
+            self.note()
+
+    def on_updated(self, event: events.Updated) -> None:
+        self._in_half = False
+
+
+_IN_HALF = (
+    "scores = model(x)\n", "with torch.autocast('cuda', torch.float16): scores = model(x)\n",
+    "F.cross_entropy(scores, y)", "F.cross_entropy(scores.float(), y)",
+)  # fmt: skip
+BAD = [(*_IN_HALF, "loss.backward()")]
+GOOD = {
+    "in float16 with a scale of its own": (
+        *_IN_HALF, "loss.backward()", "(loss * 1024).backward(); [p.grad.div_(1024) for p in model.parameters()]",
+    ),
+    "a scaler": (
+        "optimizer.zero_grad()\n", "scaler = torch.amp.GradScaler('cuda')\noptimizer.zero_grad()\n",
+        "loss.backward()\n", "scaler.scale(loss).backward()\n", "optimizer.step()\n", "scaler.step(optimizer)\n",
+    ),
+}  # fmt: skip

@@ -1,0 +1,28 @@
+"""A forward pass records a graph that nothing uses."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class ForwardNotUsed(Rule):
+    about = "time"
+    text = (
+        "This forward pass records a graph, and no backward pass uses it. Use the result that you have, or write "
+        "`with torch.no_grad():` around it."
+    )
+    cure = "use the result that you have, or `torch.no_grad()`"
+    often = "seldom"
+
+    def on_judged(self, event: events.Judged) -> None:
+        call = event.call
+        if event.trained and call.recorded and not call.used and call.training and not call.early:
+            self.note(call.line)
+
+
+BAD = [("optimizer.step()\n", "optimizer.step(); right = model(x).argmax(1)\n", "right = model(x)")]
+GOOD = {
+    "a trial of shapes": (
+        "self.last = nn.Linear(512, 4)\n",
+        "self.last = nn.LazyLinear(4).cuda(); self.cuda(); self(torch.zeros(1, 16).cuda())\n",
+    ),
+}  # fmt: skip

@@ -1,0 +1,31 @@
+"""The same model computes the same from the same tensors twice in a step."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class ForwardRepeated(Rule):
+    about = "time"
+    text = (
+        "The model has computed this before in the same step, from the same tensors. Call it once, and use its result "
+        "twice."
+    )
+    cure = "call it once"
+    often = "twice"
+
+    def on_judged(self, event: events.Judged) -> None:
+        """Note a call that repeats one before without chance, if backward passes use both."""
+        call = event.call
+        if call.before is not None and call.used and call.before.used and not call.random:
+            self.note(call.line)
+
+
+BAD = [(
+    "nn.Dropout(0.1)", "nn.Identity()",
+    "F.cross_entropy(scores, y)\n", "F.cross_entropy(scores, y) + model(x).abs().mean()\n", "model(x).abs()",
+)]  # fmt: skip
+GOOD = {
+    "two passes that chance tells apart": (
+        "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) + (model(x) - scores).square().mean()",
+    ),
+}  # fmt: skip

@@ -1,0 +1,21 @@
+"""Looking for garbage takes long and frees no tensor that a variable holds."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class GarbageCollectedInEachStep(Rule):
+    about = "time"
+    text = (
+        "Looking for garbage takes the host long, and frees no tensor that a variable still holds. Leave it out, and "
+        "drop the variable."
+    )
+    cure = "leave `gc.collect()` out"
+    often = "each step"
+
+    def on_garbage_collected(self, event: events.GarbageCollected) -> None:
+        self.note()
+
+
+BAD = [("optimizer.step()\n", "optimizer.step(); gc.collect()\n", "gc.collect()")]
+GOOD = {"collected once an epoch": ("    return right\n", "    gc.collect(); return right\n")}

@@ -1,0 +1,58 @@
+"""Gradients are clipped after a step has used them, or before they are computed."""
+
+import math
+
+import torch
+from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
+
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Rule
+
+
+class GradientsClippedTooLate(Rule):
+    about = "result"
+    text = (
+        "Gradients are clipped after the optimizer step, or before any exist, so this limits nothing. Clip them "
+        "between `backward()` and `step()`."
+    )
+    cure = "clip between `backward()` and `step()`"
+    often = "each step"
+    explains = ("gradients-clipped-while-scaled",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._used = WeakIdKeyDictionary()  # one of each optimizer: the gradient that its last step used, its version
+
+    def on_updated(self, event: events.Updated) -> None:
+        parameters = (one for group in event.optimizer.param_groups for one in group["params"])
+        parameter = next((one for one in parameters if one.grad is not None), None)
+        if parameter is not None:
+            self._used[parameter] = TensorWeakRef(parameter.grad), parameter.grad._version
+
+    def on_clip(self, event: events.Clip) -> None:
+        samples = [] if is_measured(event) else [one for one in event.parameters if one in self._used]
+        if samples and (all(map(self._is_used, samples)) or all(one.grad is None for one in event.parameters)):
+            self.note()
+
+    def _is_used(self, parameter: torch.Tensor) -> bool:
+        """Return whether a step has used the gradient that a parameter has."""
+        gradient, version = self._used[parameter]
+        return parameter.grad is not None and gradient() is parameter.grad and parameter.grad._version == version
+
+
+def is_measured(event: events.Clip) -> bool:
+    """Return whether a norm is only measured, by a limit that is infinite."""
+    return any(isinstance(one, float) and math.isinf(one) for one in event.options[:1])
+
+
+BAD = [
+    ("optimizer.step()\n", "optimizer.step(); nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", "clip_grad_norm_"),
+    ("loss.backward()\n", "nn.utils.clip_grad_norm_(model.parameters(), 1.0); loss.backward()\n", "clip_grad_norm_"),
+]
+GOOD = {
+    "clipped": ("optimizer.step()", "nn.utils.clip_grad_norm_(model.parameters(), 1.0); optimizer.step()"),
+    "a norm that is only measured": (
+        "optimizer.step()\n", "optimizer.step(); nn.utils.clip_grad_norm_(model.parameters(), float('inf'))\n",
+    ),
+}  # fmt: skip

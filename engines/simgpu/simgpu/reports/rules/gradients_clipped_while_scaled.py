@@ -1,0 +1,36 @@
+"""Gradients are clipped that a scaler has multiplied."""
+
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Rule
+from simgpu.reports.rules.gradients_clipped_too_late import is_measured
+
+
+class GradientsClippedWhileScaled(Rule):
+    about = "result"
+    text = (
+        "The gradients are still multiplied by the scaler's factor, so that nearly all of them are clipped. Call "
+        "`scaler.unscale_(optimizer)` before this line."
+    )
+    cure = "`scaler.unscale_(optimizer)` before"
+    often = "each step"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._scaled = False  # whether gradients are those of a loss that a scaler has multiplied
+
+    def on_scaler_call(self, event: events.ScalerCall) -> None:
+        self._scaled = event.method == "scale" and event.enabled
+
+    def on_clip(self, event: events.Clip) -> None:
+        if self._scaled and not is_measured(event):
+            self.note()
+
+
+_SCALED = (
+    "optimizer.zero_grad()\n", "scaler = torch.amp.GradScaler('cuda')\noptimizer.zero_grad()\n",
+    "optimizer.step()\n", "scaler.step(optimizer)\n",
+    "loss.backward()\n", "scaler.scale(loss).backward()\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
+)  # fmt: skip
+BAD = [(*_SCALED, "clip_grad_norm_")]
+GOOD = {"a scaler, and clipped": (*_SCALED, "nn.utils.clip", "scaler.unscale_(optimizer); nn.utils.clip")}

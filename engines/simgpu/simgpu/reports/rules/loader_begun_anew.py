@@ -1,0 +1,42 @@
+"""The loader begins anew for each batch, as by `next(iter(loader))`."""
+
+import weakref
+from typing import Any
+
+from simgpu.reports import events
+from simgpu.reports.program import Program, has_several
+from simgpu.reports.rule import Rule
+
+
+class LoaderBegunAnew(Rule):
+    about = "time"
+    text = (
+        "This begins the loader anew for each batch: it shuffles all samples, starts its workers, and most samples may "
+        "never come. Write `for batch in loader:`, or keep one iterator until it ends."
+    )
+    cure = "`for batch in loader:`, or one iterator that is kept"
+    often = "each step"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        # by loader: how many batches it has given since it has begun, and in which step that was
+        self._batches: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+
+    def on_loader_begun(self, event: events.LoaderBegun) -> None:
+        batches, step = self._batches.get(event.loader, (0, 0))
+        if batches == 1 and step < self.program.step and has_several(event.loader):
+            self.note()
+        self._batches[event.loader] = 0, self.program.step
+
+    def on_loaded(self, event: events.Loaded) -> None:
+        loader = self.program.loader(event.iterator)
+        if loader in self._batches:
+            batches, step = self._batches[loader]
+            self._batches[loader] = batches + 1, step
+
+
+_BATCHES = (
+    "KEPT or KEPT.append(DataLoader(data, batch_size=64, pin_memory=True)); {}(iter(KEPT[0])); scores = model(x)\n"
+)
+BAD = [("scores = model(x)\n", _BATCHES.format("next"), "next(iter(")]
+GOOD = {"all batches of a loader": ("scores = model(x)\n", _BATCHES.format("list"))}

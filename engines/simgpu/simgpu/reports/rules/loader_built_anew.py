@@ -1,0 +1,54 @@
+"""The DataLoader, and its workers, start again."""
+
+import weakref
+from typing import Any
+
+from torch.utils.data import TensorDataset
+
+from simgpu.ground import places
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Rule
+
+
+class LoaderBuiltAnew(Rule):
+    about = "time"
+    text = (
+        "This builds the DataLoader anew again and again, and starts its workers each time. Build it once, before the "
+        "loop."
+    )
+    cure = "build it once, before the loop"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._loaders: dict[str, tuple[list[weakref.ref[Any]], int]] = {}  # by line: their data, and groups until then
+
+    def on_loader_built(self, event: events.LoaderBuilt) -> None:
+        """Note a loader that has the data of the one before, for the same optimizers.
+
+        A sampler may choose another part of the same data, as in cross-validation.
+        """
+        line = places.place()
+        before, groups = self._loaders.get(line, ([], -1))
+        data = [] if event.sampled else _data_of(event.dataset)
+        same = len(before) == len(data) > 0 and all(old() is new for old, new in zip(before, data, strict=True))
+        if same and groups == self.program.groups:
+            self.note(line)
+        self._loaders[line] = [weakref.ref(one) for one in data], self.program.groups
+
+
+def _data_of(dataset: Any) -> list[Any]:
+    """Return the objects that tell the data of a loader from those of another; none where nothing can be kept in mind.
+
+    Two `TensorDataset`s of the same tensors have the same data.
+    """
+    data = list(dataset.tensors) if isinstance(dataset, TensorDataset) else [dataset]
+    return [] if any(isinstance(one, list | tuple | dict) for one in data) else data
+
+
+BAD = [("for x, y in loader:\n", "for x, y in DataLoader(data, batch_size=64):\n", "DataLoader(data, batch_size=64):")]
+GOOD = {
+    "another part of the data in each epoch": (
+        "for x, y in loader:\n", "for x, y in DataLoader(data, 64, sampler=torch.utils.data.RandomSampler(data)):\n",
+    ),
+}  # fmt: skip

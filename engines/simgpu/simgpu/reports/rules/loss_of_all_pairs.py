@@ -1,0 +1,42 @@
+"""Predictions of shape (N, 1) and targets of shape (N,) become N × N differences."""
+
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Rule
+
+
+class LossOfAllPairs(Rule):
+    about = "result"
+    text = (
+        "Shapes (N, 1) and (N,) broadcast to (N, N): every prediction is compared with every target. Give both the "
+        "same shape, as by `.squeeze(1)`."
+    )
+    cure = "`.squeeze(1)`"
+    often = "each step"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._samples = 0  # that the last model got
+
+    def on_called(self, event: events.Called) -> None:
+        self._samples = event.call.samples
+
+    def on_difference(self, event: events.Difference) -> None:
+        one, other = event.first, event.second
+        result, target = (one, other) if one.requires_grad else (other, one)
+        rows = self._samples
+        if result.grad_fn is None or target.requires_grad or rows < 2:
+            return
+        if {tuple(result.shape), tuple(target.shape)} == {(rows, 1), (rows,)}:
+            self.note()
+
+
+BAD = [
+    ("F.cross_entropy(scores, y)", "(scores[:, :1] - y.float()).square().mean()", "(scores[:, :1] - y"),
+    ("F.cross_entropy(scores, y)", "(y.float() - scores[:, :1]).abs().mean()", "y.float() - scores"),
+]
+GOOD = {
+    "columns and rows": (
+        "F.cross_entropy(scores, y)", "(y[:, None] == y).float().mul(scores[:, :1] - scores[:, 0]).square().mean()",
+    ),
+}  # fmt: skip

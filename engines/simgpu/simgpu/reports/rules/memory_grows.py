@@ -1,0 +1,48 @@
+"""A value is kept with its graph, or memory with it, from step to step."""
+
+from simgpu.ground.units import bytes_text
+from simgpu.reports.growth import Growth
+from simgpu.reports.rule import Rule, Suspect
+
+_WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
+
+
+class MemoryGrows(Rule):
+    about = "memory"
+    cure = "keep `.item()`, `.detach()` or `.clone()`"
+
+    @classmethod
+    def named(cls, growth: Growth) -> Suspect | None:
+        """Return the remark on memory that grows, None for a few bytes of it."""
+        if not growth.graph and growth.bytes_per_step < _WORTH_BYTES:
+            return None
+        return Suspect(*growth.parts, 0.0, growth.bytes_per_step, _grows(growth), cls.code, cls.about)
+
+
+def _grows(growth: Growth) -> str:
+    value = "The value that this line makes keeps it"
+    if growth.held_by:
+        value = f"{growth.held_by} keeps what {growth.made_at.where} makes"
+    instead = "Keep a number (`.item()`) or a `.detach()`ed tensor instead"
+    if not growth.bytes_per_step:
+        return f"{value}, and its graph grows in each step by that of the step, in the host's memory. {instead}."
+    said = f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
+    if growth.graph and growth.bytes_per_step < _WORTH_BYTES:
+        return f"{said}The graph stays as well, without the activations, which `backward()` has freed. {instead}."
+    if growth.graph:
+        return f"{said}{instead}: a tensor with a graph keeps all activations of its step."
+    if growth.part:
+        return f"{said}It is a part of a larger memory, which stays whole. Keep a number (`.item()`) or a `.clone()`."
+    return f"{said}Drop what you no longer need."
+
+
+BAD = [
+    ("optimizer.step()\n", "optimizer.step(); KEPT.append(loss)\n", "KEPT.append"),
+    ("optimizer.step()\n", "optimizer.step(); KEPT.append(model.first(x))\n", "KEPT.append"),
+    ("optimizer.step()\n", "optimizer.step(); KEPT[:] = [sum(KEPT) + loss]\n", "KEPT[:]"),
+    (
+        "optimizer.step()\n", "optimizer.step(); LOGS.setdefault('loss', []).append(model(x).mean())\n",
+        "LOGS.setdefault",
+    ),
+]  # fmt: skip
+GOOD = {"losses without their graphs": ("optimizer.step()\n", "optimizer.step(); KEPT.append(loss.detach())\n")}

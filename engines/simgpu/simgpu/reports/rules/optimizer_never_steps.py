@@ -1,0 +1,58 @@
+"""Backward passes make gradients for an optimizer that never makes a step."""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch.optim import Optimizer
+
+from simgpu.ground import places
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import SELDOM, Outcome, Rule
+
+
+@dataclass
+class _Turns:
+    """The steps of an optimizer, and how often gradients were cleared that had come for it."""
+
+    steps: int = 0
+    cleared: int = 0
+
+
+class OptimizerNeverSteps(Rule):
+    about = "result"
+    text = (
+        "Backward passes made gradients for this optimizer, and `zero_grad()` cleared them, but its `step()` was never "
+        "called, so its parameters have not changed. Call `step()` after `backward()`."
+    )
+    cure = "call its `step()`"
+    explains = ("not-detached",)
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._lines: dict[str, _Turns] = {}  # of the last optimizer that a line has built
+        self._turns: weakref.WeakKeyDictionary[Optimizer, _Turns] = weakref.WeakKeyDictionary()
+
+    def on_optimizer_built(self, event: events.OptimizerBuilt) -> None:
+        self._lines[places.place()] = self._turns[event.optimizer] = _Turns()
+
+    def on_clear(self, event: events.Clear) -> None:
+        if isinstance(event.owner, Optimizer) and event.owner in self._turns:
+            self._turns[event.owner].cleared += any(one.grad is not None for one in event.parameters)
+
+    def on_updated(self, event: events.Updated) -> None:
+        if event.optimizer in self._turns:
+            self._turns[event.optimizer].steps += 1
+
+    def late_lines(self, outcome: Outcome) -> Iterable[str]:
+        if self.program.step >= SELDOM:
+            yield from (line for line, turns in self._lines.items() if not turns.steps and turns.cleared > 1)
+
+
+_TWO = (
+    "batch_size=64", "batch_size=16", "scores = model(x)\n", "scores = model(x) + TEACHER(x)\n", "optimizer.step()\n",
+    "KEPT or KEPT.append(torch.optim.SGD(TEACHER.parameters(), 0.1))\noptimizer.step(){}; KEPT[0].zero_grad()\n",
+)  # fmt: skip
+BAD = [(*_TWO[:-1], _TWO[-1].format(""), "torch.optim.SGD(TEACHER")]
+GOOD = {"two optimizers": (*_TWO[:-1], _TWO[-1].format("; KEPT[0].step()"))}

@@ -1,0 +1,22 @@
+"""`nll_loss` takes probabilities for their logarithms."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class ProbabilitiesWithoutLogarithm(Rule):
+    about = "result"
+    text = (
+        "`nll_loss` gets probabilities, and takes them for their logarithms, so the model learns slowly. Write "
+        "`log_softmax` in the place of `softmax`."
+    )
+    cure = "`log_softmax` in the place of `softmax`"
+
+    def on_nll_loss(self, event: events.NllLoss) -> None:
+        node = event.scores.grad_fn
+        if node is not None and node.name().startswith("SoftmaxBackward"):
+            self.note()
+
+
+BAD = [("F.cross_entropy(scores, y)", "nn.NLLLoss()(scores.softmax(1), y)", "nn.NLLLoss")]
+GOOD = {"log softmax": ("F.cross_entropy(scores, y)", "F.nll_loss(F.log_softmax(scores, 1), y)")}

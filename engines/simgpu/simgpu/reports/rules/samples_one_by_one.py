@@ -1,0 +1,30 @@
+"""The model is called for each sample alone, and launches all of its kernels each time."""
+
+from collections import Counter
+
+from simgpu.reports import events
+from simgpu.reports.calls import LOOPED
+from simgpu.reports.rule import Rule
+
+
+class SamplesOneByOne(Rule):
+    about = "time"
+    text = (
+        "This calls the model for each sample alone, and each call launches all of its kernels. Call it once, with a "
+        "batch of all of them."
+    )
+    cure = "call it once, with a batch"
+    often = "each step"
+
+    def on_all_judged(self, event: events.AllJudged) -> None:
+        """Note calls with one sample each that could be a batch: many, of the same shape."""
+        alike = Counter((call.model, call.alone) for call in event.used)
+        for call in event.used:
+            if call.alone is not None and alike[call.model, call.alone] > LOOPED * self.program.backwards:
+                self.note(call.line)
+
+
+BAD = [("scores = model(x)\n", "scores = torch.cat([model(row[None]) for row in x])\n", "model(row[None])")]
+GOOD = {"one row beside a batch": (
+    "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) + model(x[:1]).abs().sum()",
+)}  # fmt: skip

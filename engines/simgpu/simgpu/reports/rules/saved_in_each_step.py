@@ -1,0 +1,33 @@
+"""A file is written in each step."""
+
+from simgpu.ground import places
+from simgpu.reports import events
+from simgpu.reports.program import Program
+from simgpu.reports.rule import Rule
+
+
+class SavedInEachStep(Rule):
+    about = "time"
+    text = (
+        "This copies what it saves to the host and writes a file in each step. Save once in an epoch, or every few "
+        "hundred steps."
+    )
+    cure = "save once in an epoch, or every few hundred steps"
+    often = "each step"
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self._saved: dict[str, tuple[int, int]] = {}  # epoch and step in which a line has saved something
+
+    def on_saved(self, event: events.Saved) -> None:
+        """Note a line that has saved in an earlier step of the same epoch."""
+        line, now = places.place(), self.program.step
+        epoch, step = self._saved.get(line, (-1, -1))
+        if epoch == self.program.begun and step != now:
+            self.note(line)
+        self._saved[line] = self.program.begun, now
+
+
+_SAVE = "torch.save(model.state_dict(), __import__('io').BytesIO())"
+BAD = [("optimizer.step()\n", f"optimizer.step(); {_SAVE}\n", _SAVE)]
+GOOD = {"saved once an epoch": ("    return right\n", f"    {_SAVE}; return right\n")}

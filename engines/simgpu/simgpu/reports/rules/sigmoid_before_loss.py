@@ -1,0 +1,33 @@
+"""A loss that squashes its scores gets the numbers of a sigmoid."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule, made_by
+
+
+class SigmoidBeforeLoss(Rule):
+    about = "result"
+    text = (
+        "This loss gets the numbers of a sigmoid and squashes them once more, so the model learns slowly. Give it the "
+        "scores, without sigmoid."
+    )
+    cure = "give the loss the scores"
+
+    def on_cross_entropy(self, event: events.CrossEntropy) -> None:
+        if made_by(event.scores).startswith("SigmoidBackward"):
+            self.note()
+
+    def on_logits_loss(self, event: events.LogitsLoss) -> None:
+        if made_by(event.scores).startswith("SigmoidBackward"):
+            self.note()
+
+
+BAD = [
+    ("scores = model(x)\n", "scores = model(x).sigmoid()\n", "F.cross_entropy"),
+    (
+        "F.cross_entropy(scores, y)",
+        "nn.BCEWithLogitsLoss()(scores.sigmoid().view(-1), F.one_hot(y, 4).float().view(-1))", "nn.BCEWithLogitsLoss",
+    ),
+]  # fmt: skip
+GOOD = {"a loss of probabilities": (
+    "F.cross_entropy(scores, y)", "F.binary_cross_entropy(scores.sigmoid(), F.one_hot(y, 4).float())",
+)}  # fmt: skip

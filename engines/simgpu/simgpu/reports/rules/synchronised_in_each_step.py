@@ -1,0 +1,18 @@
+"""The host waits until the GPU has done everything."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class SynchronisedInEachStep(Rule):
+    about = "time"
+    text = "The host waits here until the GPU has done everything. Leave it out; only a measurement of time needs it."
+    cure = "leave `synchronize()` out"
+    often = "each step"
+
+    def on_synchronised(self, event: events.Synchronised) -> None:
+        self.note()
+
+
+BAD = [("optimizer.step()\n", "optimizer.step(); torch.cuda.synchronize()\n", "synchronize")]
+GOOD = {"synchronised once an epoch": ("    return right\n", "    torch.cuda.synchronize(); return right\n")}

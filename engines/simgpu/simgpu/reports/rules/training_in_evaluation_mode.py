@@ -1,0 +1,33 @@
+"""Dropout is off, and batch norm learns nothing."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class TrainingInEvaluationMode(Rule):
+    about = "result"
+    text = (
+        "The model is trained in evaluation mode: dropout is off, and batch norm learns nothing. Call `model.train()` "
+        "before."
+    )
+    cure = "`model.train()` before the training loop"
+
+    def on_judged(self, event: events.Judged) -> None:
+        call = event.call
+        if event.trained and call.used and call.random is False and not call.training:
+            self.note(call.line)
+
+
+_EVAL = "scores = model(x)\n", "model.eval(); scores = model(x)\n"
+BAD = [
+    (*_EVAL, "scores = model(x)"),
+    (
+        "nn.Dropout(0.1)", "nn.MultiheadAttention(512, 4, dropout=0.2)",
+        "self.drop(self.first(x).relu())", "self.drop(*[self.first(x)] * 3)[0]", *_EVAL, "scores = model(x)",
+    ),
+    (
+        "nn.Dropout(0.1)", "nn.Identity()",
+        "self.first(x).relu()", "F.dropout(self.first(x), 0.1, self.training)", *_EVAL, "scores = model(x)",
+    ),
+]  # fmt: skip
+GOOD = {"nothing that tells the modes apart": ("nn.Dropout(0.1)", "nn.Identity()", *_EVAL)}
