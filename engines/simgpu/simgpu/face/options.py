@@ -18,5 +18,5 @@ def parser(usage: str | None = None) -> argparse.ArgumentParser:
     add("--errors", choices=("immediate", "asynchronous", "blocking"), help="when errors of kernels are reported")
     names = ", ".join(host.name for host in hosts.ALL)
     add("--host", default=hosts.DEFAULT.name, help=f"{names}; µs of an operator; a trace (default: %(default)s)")
-    add("--races", choices=("warn", "error"), help="tell of uses of the same memory that nothing orders (slower)")
+    add("--races", choices=("warn", "error"), help="report unsynchronised accesses to the same memory (slower)")
     return options

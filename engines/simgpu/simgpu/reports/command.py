@@ -113,7 +113,7 @@ def add_options(reads: argparse.ArgumentParser) -> None:
     add(
         "--shapes",
         action="store_true",
-        help="compute no values, only shapes: what is read of them means nothing",
+        help="propagate shapes only; printed values are meaningless",
     )
     add(
         "--compiled",
