@@ -1,49 +1,37 @@
-"""What does a recurrent layer refuse on CUDA? Tensors on two devices, and gradients that cuDNN has no way to compute.
+"""Recurrent layers on a simulated GPU: one call of cuDNN where it takes them, else CUDA's fused cells step by step.
 
-These are those of a layer that ran in evaluation mode, and gradients of gradients. The CPU has them, and so have
-PyTorch's own kernels, which run where cuDNN is switched off. Sources: `check_attributes` in ATen's RNN.cpp,
-`_cudnn_rnn_backward_input` in cudnn/RNN.cpp, `_cudnn_rnn_backward` in derivatives.yaml, `kCudnnDoubleBackwardMsg` in
-FunctionsManual.cpp, and for the layers that are cuDNN's `cudnn_is_acceptable` in Cudnn.cpp.
+Tensors on another device than the input are refused in CUDA's words. Sources: `check_attributes`, `use_cudnn` and
+`use_gpu_fused_rnn_kernel` in ATen's RNN.cpp.
 """
 
-import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 
+from simgpu.device import state
 from simgpu.device.tensor import SimTensor
-from simgpu.ground import device_kind
+from simgpu.ground import device_kind, recurrent
 from simgpu.ground.autocast import operator_of
-from simgpu.ground.torch_internals import TORCH
-
-_LAYERS = [f"{layer}.{of}" for layer in ("lstm", "gru", "rnn_tanh", "rnn_relu") for of in ("input", "data")]
-_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
-_FORMATS = (torch.float16, torch.float32, torch.float64)
 
 
-def register(library: torch.library.Library, lstm: Callable[..., Any]) -> None:
-    """Let recurrent layers keep cuDNN's rule; `lstm` computes that of a batch that is not packed."""
-    for name in _LAYERS:
-        operator = operator_of(name)
-        run = lstm if name == "lstm.input" else partial(operator._op_dk, _COMPOSITE)
-        places = [argument.name for argument in operator._schema.arguments]
-        library.impl(name, partial(_layer, run, *map(places.index, ("hx", "params", "train"))), "AutogradMeta")
+def register(library: torch.library.Library) -> None:
+    """Route recurrent layers and cells through the operators of CUDA, for which the CPU gets kernels here."""
+    recurrent.register(library)
+    for name in recurrent.NAMES:
+        places = [argument.name for argument in operator_of(name)._schema.arguments]
+        compared = [places.index(one) for one in ("hx", "params")] if "params" in places else []
+        library.impl(name, partial(_run, name, compared), "AutogradMeta")
 
 
-def _layer(run: Callable[..., Any], hidden: int, parameters: int, train: int, *args: Any) -> Any:
+def _run(name: str, places: Sequence[int], *args: Any) -> Any:
     x = args[0]
-    _compare_devices(x, "hidden", args[hidden])
-    _compare_devices(x, "parameter", args[parameters])
-    results = run(*args)
-    if isinstance(x, SimTensor) and _is_of_cudnn(x):
-        inputs = [one for one in (x, *_listed(args[hidden]), *args[parameters]) if one.requires_grad]
-        refuse = partial(_refuse_second, list(map(weakref.ref, inputs))) if args[train] else _refuse
-        for result in results:
-            if result.requires_grad:
-                result.register_hook(refuse)
-    return results
+    for what, place in zip(("hidden", "parameter"), places, strict=False):
+        _compare_devices(x, what, args[place])
+    if isinstance(x, SimTensor) and device_kind.kind in ("cuda", "sim"):
+        return recurrent.run(name, args, state.world.clock.machine.gpu.compute_capability)
+    return recurrent.composite(name, args)
 
 
 def _compare_devices(x: torch.Tensor, name: str, tensors: Any) -> None:
@@ -56,35 +44,3 @@ def _compare_devices(x: torch.Tensor, name: str, tensors: Any) -> None:
 
 def _listed(tensors: Any) -> Sequence[torch.Tensor]:
     return tensors if isinstance(tensors, list | tuple) else (tensors,)
-
-
-def _is_of_cudnn(x: torch.Tensor) -> bool:
-    usual = torch.backends.cudnn.enabled and x.dtype in _FORMATS and x.numel() > 0
-    return usual and device_kind.kind == "cuda"
-
-
-def _refuse(gradient: torch.Tensor) -> NoReturn:
-    raise RuntimeError("cudnn RNN backward can only be called in training mode")
-
-
-def _refuse_second(inputs: "Sequence[weakref.ref[torch.Tensor]]", gradient: torch.Tensor) -> torch.Tensor | None:
-    """Where a program wants to go backward through the backward pass, let that raise, whichever input it goes to."""
-    alive = [tensor for tensor in (known() for known in inputs) if tensor is not None]
-    return _Once.apply(gradient, *alive) if torch.is_grad_enabled() else None
-
-
-class _Once(TORCH.autograd.Function):
-    """A gradient that has no gradients of its own with respect to the inputs of a layer."""
-
-    @staticmethod
-    def forward(ctx: Any, gradient: torch.Tensor, *inputs: torch.Tensor) -> torch.Tensor:
-        return gradient.view_as(gradient)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> NoReturn:
-        raise NotImplementedError(
-            "the derivative for '_cudnn_rnn_backward' is not implemented. Double backwards is not supported for CuDNN "
-            "RNNs due to limitations in the CuDNN API. To run double backwards, please disable the CuDNN backend "
-            "temporarily while running the forward pass of your RNN. For example: \nwith "
-            "torch.backends.cudnn.flags(enabled=False):\n    output = model(inputs)"
-        )

@@ -48,7 +48,7 @@ def _register_kernels() -> None:
     guard, library = _Guard(), torch.library.Library("aten", "IMPL")
     TORCH._C._acc.register_python_privateuseone_device_guard(guard)
     _register_factories(library)
-    cudnn_layers.register(library, _lstm)
+    cudnn_layers.register(library)
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
     library.impl("one_hot", _one_hot, "AutogradMeta")
     library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
@@ -193,41 +193,6 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     if num_classes < 1:
         raise RuntimeError("num_classes should be positive")
     return classes.new_zeros(*classes.shape, num_classes).scatter_(-1, classes.unsqueeze(-1), 1)
-
-
-def _lstm(
-    x: torch.Tensor, hidden: Sequence[torch.Tensor], params: Sequence[torch.Tensor], has_biases: bool, layers: int,
-    dropout: float, train: bool, bidirectional: bool, batch_first: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
-    """The LSTM of the CPU: one operator a layer and direction."""
-    mkldnn = torch.backends.mkldnn
-    same_width = hidden[0].size(2) == hidden[1].size(2)
-    fits = isinstance(x, SimTensor) and x.dtype is torch.float32 and x.numel() > 0 and same_width
-    if not (fits and mkldnn.is_available() and mkldnn.enabled):
-        args = (x, hidden, params, has_biases, layers, dropout, train, bidirectional, batch_first)
-        return aten.lstm.input.decompose(*args)
-    x = (x.transpose(0, 1) if batch_first else x).contiguous()
-    hx, cx = hidden[0].contiguous(), hidden[1].contiguous()
-    directions, width = 1 + bidirectional, 4 if has_biases else 2
-    h_last, c_last = [], []
-    for layer in range(layers):
-        outputs = []
-        for direction in range(directions):
-            i = layer * directions + direction
-            weights = list(params[i * width : (i + 1) * width])
-            if not has_biases:
-                weights += [weights[0].new_zeros(weights[0].size(0)) for _ in range(2)]
-            y, h, c, _ = aten.mkldnn_rnn_layer(
-                x, *weights, hx[i], cx[i], direction > 0, [], 2, hidden[0].size(2), layers, has_biases, bidirectional,
-                batch_first, train,
-            )  # fmt: skip
-            outputs.append(y)
-            h_last.append(h)
-            c_last.append(c)
-        x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
-        if dropout and train and layer < layers - 1:
-            x = torch.dropout(x, dropout, True)
-    return x.transpose(0, 1) if batch_first else x, torch.stack(h_last), torch.stack(c_last)
 
 
 def _attention(

@@ -10,7 +10,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
@@ -28,7 +28,6 @@ from torch._subclasses.fake_tensor import (
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode_temporarily
 from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import (
-    TorchDispatchMode,
     _disable_current_modes,
     _get_current_dispatch_mode_stack,
 )
@@ -37,7 +36,7 @@ from torch.utils._pytree import tree_map
 from simgpu.device import collectives
 from simgpu.forecasts import fake_ranks, workspaces
 from simgpu.forecasts.recorder import Recorder
-from simgpu.ground import attention, device_kind, inductor, places
+from simgpu.ground import attention, device_kind, inductor, places, recurrent
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
@@ -217,7 +216,7 @@ def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Generator[None
         if kind != "cuda":
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
         if kind == "sim":
-            stack.enter_context(_attention_of_cuda())
+            stack.enter_context(_kernels_of_cuda())
         stack.enter_context(_Fake(rank, simulated=kind == "sim"))
         stack.enter_context(_OneDevice(fake_device(device), simulated=kind == "sim"))
         yield
@@ -279,9 +278,7 @@ class _OneDevice(TorchFunctionMode):
                 values = func(*args, **{**kwargs, "device": "cpu"})
             if values.numel() <= 1024:  # models read such numbers to choose their sizes
                 return torch.tensor(values.tolist(), dtype=values.dtype, device=self.target)
-        by_step = self.simulated and func in _RECURRENT and not torch.is_autocast_enabled("cpu")
-        with _NotOnTheCPU() if by_step else nullcontext():
-            return func(*args, **kwargs)
+        return func(*args, **kwargs)
 
     def _turn(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -300,10 +297,12 @@ class _OneDevice(TorchFunctionMode):
 
 
 @contextmanager
-def _attention_of_cuda() -> Generator[None]:
-    """Inside, attention on fake CPU tensors is the kernel that CUDA would choose."""
+def _kernels_of_cuda() -> Generator[None]:
+    """Inside, attention and recurrent layers on fake CPU tensors are the kernels that CUDA would choose."""
     library = torch.library.Library("aten", "IMPL")
     library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
+    for name in recurrent.NAMES:
+        library.impl(name, functools.partial(_recurrent, name), "AutogradCPU")
     try:
         yield
     finally:
@@ -320,6 +319,10 @@ def _attention(
         if mixed is not None:
             return mixed
     return _ATTENTION.decompose(query, key, value, attn_mask, dropout_p, is_causal, **options)
+
+
+def _recurrent(name: str, *args: Any) -> Any:
+    return (recurrent.run if isinstance(args[0], FakeTensor) else recurrent.composite)(name, args)
 
 
 def _asked_by_a_mesh() -> bool:
@@ -352,22 +355,6 @@ def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
 
 def _dispatch_modes_beyond_fake() -> bool:
     return len(_get_current_dispatch_mode_stack()) > 1
-
-
-_RECURRENT = (torch._VF.gru, torch._VF.rnn_tanh, torch._VF.rnn_relu)
-
-
-class _NotOnTheCPU(TorchDispatchMode):
-    """Answers PyTorch's C++ code that asks whether a tensor is on the CPU as a simulated tensor does: it is not.
-
-    On the CPU these layers multiply the inputs of all time steps at once, elsewhere one after the other. Not under
-    autocast: its conversions would remember the answer.
-    """
-
-    def __torch_dispatch__(
-        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
-    ) -> Any:
-        return torch.device("meta") if func is torch.ops.prim.device.default else func(*args, **(kwargs or {}))
 
 
 @functools.cache

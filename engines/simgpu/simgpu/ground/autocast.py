@@ -19,7 +19,8 @@ _KEY_SETS = {kind: torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)) f
 _LOWER = """conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc conv_transpose1d
 conv_transpose2d.input conv_transpose3d.input convolution _convolution prelu addmm addmv addr matmul einsum mm mv
 linalg_vecdot linear addbmm baddbmm bmm chain_matmul linalg_multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
-lstm.input gru.input rnn_tanh.input rnn_relu.input scaled_dot_product_attention""".split()
+lstm.input gru.input rnn_tanh.input rnn_relu.input lstm.data gru.data
+rnn_tanh.data rnn_relu.data scaled_dot_product_attention""".split()
 _LOWER.append("_sparse_addmm")  # is made of addmm (`_sparse_addmm` in SparseTensorMath.cpp)
 _FLOAT32 = """acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan pow.Tensor_Scalar
 pow.Tensor_Tensor pow.Scalar softplus layer_norm native_layer_norm group_norm cosine_similarity poisson_nll_loss

@@ -172,14 +172,16 @@ ROWS: dict[str, Row] = _table(
     # convolutions and recurrent layers
     _row("convolution", price=prices.convolution, lacks=Lack("getCudnnDataTypeFromScalarType()", LONG)),
     _row("convolution_backward", flops=formulas.convolution_backward, price=prices.convolution_backward),
-    _row(
-        "mkldnn_rnn_layer", flops=formulas.recurrent("mkldnn_rnn_layer"), price=prices.recurrent, workspace="states"
+    *(
+        _row(f"mkldnn_rnn_layer{of}", flops=formulas.recurrent(f"mkldnn_rnn_layer{of}", gradients))
+        for of, gradients in (("", 0), ("_backward", 2))
     ),
     _row(
-        "mkldnn_rnn_layer_backward", flops=formulas.recurrent("mkldnn_rnn_layer_backward", 2), price=prices.recurrent
+        "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward",
+        kind="element by element",
     ),
-    _row("_cudnn_rnn", flops=formulas.recurrent("_cudnn_rnn")),
-    _row("_cudnn_rnn_backward", flops=formulas.recurrent("_cudnn_rnn_backward", 2)),
+    _row("_cudnn_rnn", flops=formulas.recurrent("_cudnn_rnn"), price=prices.recurrent(14), workspace="states"),
+    _row("_cudnn_rnn_backward", flops=formulas.recurrent("_cudnn_rnn_backward", 2), price=prices.recurrent(18)),
     _row("miopen_rnn", flops=formulas.recurrent("miopen_rnn")),
     _row("miopen_rnn_backward", flops=formulas.recurrent("miopen_rnn_backward", 2)),
     _row("_lstm_mps", flops=formulas.recurrent("_lstm_mps")),

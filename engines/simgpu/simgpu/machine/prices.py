@@ -178,10 +178,19 @@ def norm_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torc
     return replace(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
 
 
-def recurrent(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
-    """Input (time, batch, features): one step after another, each of which reads the recurrent weight again."""
-    steps = len(args[0])
-    return replace(cost, steps=steps, nbytes=cost.nbytes + (steps - 1) * args[2].nbytes)
+def recurrent(batch_sizes: int) -> Callable[..., Cost]:
+    """Return the rule of cuDNN's recurrent layers, whose arguments have the sizes of a packed batch at this place.
+
+    The input is (time, batch, features), or packed. One step follows the other, in each layer and direction, and reads
+    the recurrent weight again.
+    """
+
+    def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+        steps, weights, by_layer = len(args[batch_sizes] or args[0]), args[1], args[2]
+        again = (steps - 1) * sum(weight.nbytes for weight in weights[1::by_layer])
+        return replace(cost, steps=steps * len(weights) // by_layer, nbytes=cost.nbytes + again)
+
+    return rule
 
 
 def attention(position: int) -> Callable[..., Cost]:
