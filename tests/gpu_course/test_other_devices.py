@@ -152,14 +152,45 @@ def test_nothing_waits_for_an_event_whose_time_it_asks():
     assert waited_for(careless) == {"end"}
 
 
+def cells_of(lesson):
+    """Return the sources of a lesson's cells of code by their ids."""
+    (path,) = (path for path in notebooks.lessons() if notebooks.number(path) == lesson)
+    return {cell.id: cell.source for cell in notebooks.read(path).cells if cell.cell_type == "code"}
+
+
 @pytest.mark.parametrize(("device", "found"), [("cuda", (2, 2, True)), ("cpu", (0, 3, False)), ("sim", (0, 3, False))])
 def test_beside_two_gpus_ranks_of_lesson_09_are_where_the_lesson_is(monkeypatch, device, found):
     for name, value in (("is_available", True), ("device_count", 2), ("mem_get_info", (2**34, 2**35))):
         monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
-    (lesson,) = (path for path in notebooks.lessons() if path.stem.startswith("09_"))
-    cells = {cell.id: cell.source for cell in notebooks.read(lesson).cells if cell.cell_type == "code"}
+    cells = cells_of("09")
     settings = "\n".join(cells[name].partition("\ndef ")[0] for name in ("one-and-all", "step-ms"))
     names = {"torch": torch, "DEVICE": torch.device(device)}
     exec(settings, names)
     assert (names["GPUS"], names["RANKS"], names["HAS_ROOM"]) == found
     assert [name for name, source in cells.items() if "cuda.is_available()" in source] == []
+
+
+@pytest.mark.parametrize(
+    ("error", "fits"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB."), True),
+        (RuntimeError("MPS backend out of memory (MPS allocated: 5.56 GB, max allowed: 6.80 GB)."), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), False),
+    ],
+)
+def test_the_program_of_lesson_07_halves_the_parts_where_memory_runs_out_and_nowhere_else(error, fits):
+    names = {}
+    exec(cells_of("07")["program"], names)
+
+    def backward(model, x, y, rows):
+        if rows > 8:
+            raise error
+        return torch.zeros(())
+
+    names["backward"] = backward
+    step = names["train_step"], names["network"], names["optimizer"], None, None, 32
+    if fits:
+        assert step[0](*step[1:])[1] == 8
+    else:
+        with pytest.raises(RuntimeError, match="shapes"):
+            step[0](*step[1:])
