@@ -72,9 +72,12 @@ STATE = {
     "a registration, which the dispatcher takes back no more": """
     device.dispatcher._kept face.nccl._kept face.tensors._kept ground.inductor._kept""",
     "remembers facts about operators and shapes": "device.layouts._known device.operators._plans",
-    "set anew when the face is put on": "face.nvml._asked face.waits._level",
+    "set anew when the face is put on": """
+    device.cpu_fallback._environment device.cpu_fallback._named face.nvml._asked face.waits._level
+    ground.device_kind.current ground.device_kind.kind ground.device_kind.limits""",
     "what puts attributes back": "face.switch._replaced device.state.replaced",
-    "of the process": "device.state.forked pytest._given reports.current._last device.timelines._Range",
+    "of the process": """
+    device.cpu_fallback._warned device.state.forked pytest._given reports.current._last device.timelines._Range""",
 }
 
 

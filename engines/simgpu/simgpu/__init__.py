@@ -18,7 +18,8 @@ CPU alone, sending tensors to other processes, `device=` beside `out=` (leave `d
 below the level where Python is asked).
 
 `cuda()` gives the simulated GPUs the face of CUDA, so that programs which say `cuda` run on them unchanged;
-`python -m simgpu program.py` and `pytest -p simgpu.pytest` do so for a whole program and for tests. With `record=True`,
+`python -m simgpu program.py` and `pytest -p simgpu.pytest` do so for a whole program and for tests. `mps()` and `xpu()`
+do the same for programs that say `mps` or `xpu`. With `record=True`,
 and from the command line, `report()` says what the program's lines cost, and what would be otherwise on other GPUs.
 
 What others may use is in `__all__`: functions, classes, and nine modules whose own `__all__` says what is theirs.
@@ -62,7 +63,7 @@ from simgpu.device.tensor import values_of
 from simgpu.device.timelines import ClusterTimeline, Gap, Timeline, timeline
 from simgpu.face.notebooks import load_ipython_extension, unload_ipython_extension
 from simgpu.face.notebooks import run as run_notebook
-from simgpu.face.switch import Face, cuda
+from simgpu.face.switch import Face, cuda, mps, xpu
 from simgpu.forecasts.forecast import CompiledForecast, Forecast, forecast
 from simgpu.forecasts.memory_forecast import MemoryForecast
 from simgpu.forecasts.time_forecast import Share, TimeForecast
@@ -85,10 +86,11 @@ __all__ = [
     "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "compiled", "composite",
     "configure", "cuda", "disable", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive",
     "gpus", "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger",
-    "load_ipython_extension",
-    "memory", "out_of_memory", "places", "profiles", "ready", "remember_sources", "report", "reset", "restore",
+    "load_ipython_extension", "memory", "mps", "out_of_memory", "places", "profiles", "ready", "remember_sources",
+    "report", "reset", "restore",
     "run_in_child", "run_notebook", "seconds_text", "settings", "sources", "step", "timeline", "unavailable",
     "unload_ipython_extension", "values_of", "without_face",
+    "xpu",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed

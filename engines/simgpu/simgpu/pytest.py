@@ -1,6 +1,6 @@
-"""`pytest -p simgpu.pytest`: tests that want CUDA run on simulated GPUs, where there is no real one.
+"""`pytest -p simgpu.pytest`: tests that want CUDA, MPS or XPU run on simulated GPUs, where there is no real one.
 
-CUDA's face is on before any conftest is read, so that tests which skip themselves without a GPU do not. A real GPU is
+The face is on before any conftest is read, so that tests which skip themselves without a GPU do not. A real GPU is
 hidden from the run, and the summary says so; it also says why, with `-q` too, where there can be no simulated one.
 """
 
@@ -11,6 +11,7 @@ import torch
 
 from simgpu.device import enabling, hiding, readings
 from simgpu.face import switch
+from simgpu.face.options import KINDS
 from simgpu.machine import hosts
 
 _given: dict[str, str] = {}  # "refused": why there are no simulated GPUs in this run; "hidden": which real ones
@@ -18,9 +19,10 @@ _given: dict[str, str] = {}  # "refused": why there are no simulated GPUs in thi
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options of `simgpu.cuda`."""
-    group = parser.getgroup("simgpu", "simulated GPUs under the name cuda")
-    which = 'a row of simgpu.gpus, such as "H100 SXM" (default: T4)'
-    group.addoption("--simgpu-gpu", "--simgpu", dest="simgpu", default="T4", metavar="GPU", help=which)
+    group = parser.getgroup("simgpu", "simulated GPUs under the name cuda, mps or xpu")
+    which = 'a row of simgpu.gpus, such as "H100 SXM" (default: T4; for mps Apple M1)'
+    group.addoption("--simgpu-kind", default="cuda", choices=KINDS, help="what the tests call a GPU")
+    group.addoption("--simgpu-gpu", "--simgpu", dest="simgpu", metavar="GPU", help=which)
     group.addoption("--simgpu-count", type=int, metavar="N", help="how many GPUs there are (default: 1)")
     group.addoption("--simgpu-races", choices=("warn", "error"), help="tell of uses of memory that nothing orders")
     group.addoption("--simgpu-memory", metavar="SIZE", help='of each, as "8 GiB" (default: that of the data sheet)')
@@ -29,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    """Switch CUDA's face on."""
+    """Switch the face on."""
     options = early_config.known_args_namespace
     if hidden := hiding.hide_accelerators(children=False):
         _given["hidden"] = hidden
@@ -38,7 +40,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
         return
     try:
         how = {"memory": options.simgpu_memory, "host": options.simgpu_host, "races": options.simgpu_races}
-        switch.cuda(options.simgpu, gpus=options.simgpu_count, **how)
+        switch.of_kind(options.simgpu_kind, gpu=options.simgpu, gpus=options.simgpu_count, **how)
     except (TypeError, ValueError) as error:
         raise pytest.UsageError(f"simgpu: {error}") from None
 
@@ -66,9 +68,9 @@ def pytest_runtest_teardown() -> Generator[None, object, object]:
     try:
         return (yield)
     finally:
-        if switch.is_on() and torch.cuda.is_initialized():
+        if switch.is_in_use():
             try:
-                torch.cuda.synchronize()
+                torch.accelerator.synchronize()
             finally:
                 readings.forgive()
 

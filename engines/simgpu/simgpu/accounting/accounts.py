@@ -67,6 +67,8 @@ class Gpu:
                 self.cache.malloc(nbytes)  # which finds no place either, and says so in its own words
             allocated, capacity = self.allocated_bytes - self._outside_bytes, self.limit_bytes - self._outside_bytes
             limited = self.limit_bytes != self._capacity_bytes
+            if device_kind.kind == "mps" and not limited:
+                raise out_of_memory_of_mps(nbytes, capacity, allocated)
             raise out_of_memory(
                 device_kind.title(), f"GPU {self.index}", nbytes, capacity, allocated, whole=not limited
             )
@@ -192,6 +194,20 @@ def out_of_memory(
         f"{kind} out of memory. Tried to allocate {size_text(nbytes)}. {where} has a total capacity of "
         f"{size_text(capacity)} of which {free} is free. {process}Of the allocated memory {taken} is allocated by "
         f"PyTorch, and 0 bytes is reserved by PyTorch but unallocated.{ADVICE if whole else ''}"
+    )
+
+
+_LARGEST_BUFFER_BYTES = 2**33  # of Metal, at least: half the memory of a Mac
+
+
+def out_of_memory_of_mps(nbytes: int, allowed: int, allocated: int) -> RuntimeError:
+    """Return MPS's error when `nbytes` more than the `allocated` ones are more than `allowed` (MPSAllocator.mm)."""
+    if nbytes > max(_LARGEST_BUFFER_BYTES, allowed):
+        return RuntimeError(f"Invalid buffer size: {size_text(nbytes)}")
+    return RuntimeError(
+        f"MPS backend out of memory (MPS allocated: {size_text(allocated)}, other allocations: 0 bytes, max allowed: "
+        f"{size_text(allowed)}). Tried to allocate {size_text(nbytes)} on private pool. Use "
+        "PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system failure)."
     )
 
 

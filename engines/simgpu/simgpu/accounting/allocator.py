@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 
-from simgpu.accounting.accounts import ADVICE, Accounts, Gpu, size_text
+from simgpu.accounting.accounts import ADVICE, Accounts, Gpu, out_of_memory_of_mps, size_text
 from simgpu.clock.clock import Clock
 from simgpu.ground import device_kind
 
@@ -542,6 +542,8 @@ class Allocator:
         free = max(gpu.capacity_bytes - reserved, 0)
         self._events["num_ooms"] += 1
         self._note("oom", free, request.size, request.stream, self._stack())
+        if device_kind.kind == "mps":
+            raise out_of_memory_of_mps(request.segment, gpu.capacity_bytes, allocated)
         allowed = "" if self.fraction is None else f"{size_text(self._allowed_bytes)} allowed; "
         raise torch.OutOfMemoryError(
             f"{device_kind.title()} out of memory. Tried to allocate {size_text(request.segment)}. GPU {gpu.index} has "

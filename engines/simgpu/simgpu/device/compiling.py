@@ -97,7 +97,9 @@ class _Graph:
         return result
 
     def _kernels(self, inputs: Sequence[Any]) -> tuple[compiled.CompiledKernel, ...]:
-        formats = tuple(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in ("cuda", "sim"))
+        formats = tuple(
+            torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in (device_kind.kind, "sim")
+        )
         key = torch.is_grad_enabled(), formats, tuple(map(_like, inputs))
         if key not in self._known:
             self._known[key] = graph = compiled.kernels_of(self._graph, inputs)

@@ -4,6 +4,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache, partial
 from types import ModuleType
 from typing import Any
@@ -12,8 +13,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from simgpu.device import compiling, cudnn_layers, operators, state
-from simgpu.device.generators import advance, check_generator
+from simgpu.device import compiling, cpu_fallback, cudnn_layers, operators, state
+from simgpu.device.generators import advance, check_generator, drawing
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
 from simgpu.device.torch_functions import replace_functions
@@ -136,13 +137,21 @@ def make(
     index = device_of(device)
     name = operator.overloadpacket.__name__
     dense = kwargs.get("layout") in (None, torch.strided)
+    if cpu_fallback.refuse_factory(operator):
+        return adopt(operator(*args, device=CPU, **kwargs), index)
     if args and isinstance(args[0], list | tuple) and name != "empty_strided" and dense:
         nbytes = math.prod(args[0]) * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
         state.world.memory.gpus[index].require(nbytes)
     if name == "_efficientzerotensor":
         operator = aten.zeros.default
-    tensor = adopt(operator(*args, device=CPU, **kwargs), index)
-    if torch.Tag.nondeterministic_seeded in operator.tags:
+    draws = torch.Tag.nondeterministic_seeded in operator.tags
+    with drawing(kwargs.get("generator"), index) if draws else nullcontext():
+        inner = operator(*args, device=CPU, **kwargs)
+    if device_kind.limits:
+        device_kind.refuse_dimensions(inner)
+        device_kind.refuse_kernel(() if name.startswith(("empty", "zeros")) else (inner.dtype,))
+    tensor = adopt(inner, index)
+    if draws:
         advance(kwargs.get("generator"), index, tensor)
     if not name.startswith("empty") and dense:
         state.world.clock.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))

@@ -96,7 +96,7 @@ def _switch_on(gpus: int, machine: Machine, capacity_bytes: int) -> None:
     if state.world is None or not state.world.memory.live:
         state.world = World(gpus, machine, capacity_bytes)
     dispatcher.switch_on(state.replaced, torch_sim.make_module())
-    state.world.show("sim")
+    state.world.show(device_kind.KINDS["sim"])
 
 
 def disable() -> None:
@@ -109,7 +109,7 @@ def disable() -> None:
     if not enabled():
         return
     if device_kind.kind != "sim":
-        raise RuntimeError("simgpu.cuda() is on: switch it off first")
+        raise RuntimeError(f"simgpu.{device_kind.kind}() is on: switch it off first")
     reset()
     if torch.get_default_device().type == "sim":
         torch.set_default_device(None)

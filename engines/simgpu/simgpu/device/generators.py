@@ -14,6 +14,8 @@ import copy
 import hashlib
 import sys
 import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -31,6 +33,7 @@ _defaults: "weakref.WeakValueDictionary[int, DefaultGenerator]" = weakref.WeakVa
 _SEED_BYTES, _HEAD_BYTES = 8, 16  # of CUDA's states
 _STEP, _BLOCK = 4, 256  # of an offset; threads
 _MOST_NOTED = 64
+_OWN = -1  # in place of an offset: numbers that are not the CPU's
 
 
 class SimGenerator(_Plain):
@@ -75,13 +78,15 @@ class SimGenerator(_Plain):
         return self
 
     def manual_seed(self, seed: int) -> "SimGenerator":
-        _Plain.manual_seed(self._source, seed)
+        if device_kind.current.has_own_numbers:
+            _Plain.set_state(self._source, _state_at(seed, _OWN))
+        else:
+            _Plain.manual_seed(self._source, seed)
         self._begin(0)
         return self
 
     def seed(self) -> int:
-        seed = _Plain.seed(self._source)
-        self._begin(0)
+        self.manual_seed(seed := _Plain.seed(_Plain("cpu")))
         return seed
 
     def initial_seed(self) -> int:
@@ -111,7 +116,7 @@ class SimGenerator(_Plain):
 class DefaultGenerator(SimGenerator):
     """What draws on a simulated GPU where a program names no generator: that of the CPU."""
 
-    _source = property(lambda self: torch.default_generator)
+    _source: Any = property(lambda self: self if device_kind.current.has_own_numbers else torch.default_generator)
 
     def __new__(cls, device: Device = "sim") -> "DefaultGenerator":
         self = super().__new__(cls, device)
@@ -129,6 +134,23 @@ def _state_at(seed: int, offset: int) -> torch.Tensor:
     told = bytearray(seed.to_bytes(_SEED_BYTES, sys.byteorder))
     state_there[:_SEED_BYTES] = torch.frombuffer(told, dtype=torch.uint8)  # `the_initial_seed` in CPUGeneratorImpl.cpp
     return state_there
+
+
+@contextmanager
+def drawing(generator: Any, index: int) -> Generator[None]:
+    """Inside, operators of the CPU that are given no generator draw from that of GPU `index`, which is another one."""
+    ours = _defaults.get(index) if generator is None and device_kind.current.has_own_numbers else None
+    if ours is None:
+        yield
+        return
+    default = torch.default_generator
+    before = default.get_state()
+    default.set_state(_Plain.get_state(ours))
+    try:
+        yield
+    finally:
+        _Plain.set_state(ours, default.get_state())
+        default.set_state(before)
 
 
 def advance(generator: Any, index: int, drawn: Any) -> None:

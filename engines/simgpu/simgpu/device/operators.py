@@ -1,7 +1,8 @@
 """What does the simulated GPU do with an operator? It runs it on the CPU's values, counts its bytes and its time."""
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -12,12 +13,14 @@ from torch.utils.flop_counter import flop_registry
 from simgpu.device import (
     collectives,
     communication,
+    cpu_fallback,
     kernel_failures,
+    mps,
     shapes_in_place,
     shapes_only,
     state,
 )
-from simgpu.device.generators import advance, check_generator
+from simgpu.device.generators import advance, check_generator, drawing
 from simgpu.device.layouts import SPARSE, Layout, layout_of
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt, as_sim, dense, of_layout, refresh
@@ -37,6 +40,8 @@ _IN_LISTS = frozenset({int, SimTensor})
 _NOTHING = nullcontext()
 _MOST_KNOWN = 512  # calls of one operator
 _DIMENSIONS, _AT_MOST = 25, "CUDA Tensors cannot have more than 25 dimensions"  # TensorInfo.cuh
+_COPIES = frozenset("_to_copy clone copy_ detach empty_like _has_compatible_shallow_copy_type".split())  # noqa: SIM905
+_IDLE = {"dropout_p": 0.0, "dropout": 0.0, "train": False}
 _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan keeps alive: hashing one is slow
 
 
@@ -60,11 +65,19 @@ class Plan:
     def __init__(self, func: Operator) -> None:
         arguments = func._schema.arguments
         self.func, self.name, self.row = func, name_of(func), row_of(func)
+        if not device_kind.current.is_cuda_like:
+            self.row = replace(self.row, lacks=None, too_wide="", alert=None)
         row, name = self.row, self.name
         talks = state.world is not None and state.world.clock.machine.link is not None and collectives.is_one(func)
         self.special = communication.run if talks else _SPECIAL.get(func)
-        if row.cpu_alone or func.namespace == "quantized":
+        if (row.cpu_alone and device_kind.kind != "mps") or func.namespace == "quantized":
             self.special = _refuse
+        if func.namespace in ("c10d", "_c10d_functional") and not device_kind.current.is_cuda_like:
+            self.special = _refuse_collective
+        way = cpu_fallback.way_of(func, self.special or partial(_run_planned, plan=self))
+        self.special = way or self.special
+        self.checked = mps.has_check(func)
+        self.computes = not (func.is_view or name in _COPIES)  # by a kernel that must know the format
         written = [(index, a) for index, a in enumerate(arguments) if a.alias_info and a.alias_info.is_write]
         self.mutates = tuple(a.name if a.kwarg_only else index for index, a in written)
         self.generator = next((i for i, a in enumerate(arguments) if a.name == "generator" and not a.kwarg_only), None)
@@ -74,10 +87,15 @@ class Plan:
         self.waits = row.waits is True or (not row.waits and torch.Tag.dynamic_output_shape in func.tags)
         self.pointwise = torch.Tag.pointwise in func.tags
         self.draws = torch.Tag.nondeterministic_seeded in func.tags
+        # arguments and their values with which it does not draw
+        self.idle = [(a.name, _IDLE[a.name]) for a in arguments if a.name in _IDLE] if self.draws else []
         # met in inference mode only; what C++ asks of a tensor by prim is no operator of the dispatcher
-        self.composite = func.namespace != "prim" and composite.is_composite(func) and "sparse" not in name
+        made = way is None and func.namespace != "prim" and composite.is_composite(func)
+        self.composite = made and "sparse" not in name
         unusual = self.composite or self.special or self.waits or self.waits_by_call or self.draws
-        unusual = unusual or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.alert
+        unusual = (
+            unusual or self.checked or row.gathers or row.overwrites or row.takes_indices or row.asserts or row.alert
+        )
         self.way = missing_kernels.way_of(func, name)
         self.wide = frozenset() if self.way is None else self.way.formats
         one_tensor = [str(value.type) for value in func._schema.returns] == ["Tensor"] and func.namespace == "aten"
@@ -127,6 +145,8 @@ def dispatch(
             if result is not None:
                 return result
         if plan.composite:
+            if plan.checked:
+                mps.check(func, args, kwargs or {})
             return composite.take_apart(func, args, kwargs or {})
         if plan.row.alert is not None and torch._C._get_deterministic_algorithms():
             with determinism.told(plan.row.alert, Call(func, args, kwargs or {})):
@@ -193,6 +213,8 @@ def _run_first(
         return None  # it may be a conjugate view
     if plan.row.lacks is not None:
         plan.row.lacks.refuse(tensors)
+    if device_kind.limits and plan.computes:
+        device_kind.refuse_kernel([layout.dtype for layout in layouts])
     out = shapes_only.computed(func, plan, inner, {}) if state.world.only_shapes else func._op(*inner)
     return _accounted(plan, tensors, inner, out, call)
 
@@ -223,6 +245,7 @@ def _accounted(
         clock.called("view")
         result = _view(out, index, tensors)
     else:
+        _refuse_new(plan, out)
         memory.own_storage(storage, index)
         if _in_order(plan, layouts, inner):
             nbytes, rate = sum([layout.nbytes for layout in layouts]), "fp64" if out.dtype is torch.float64 else "fp32"
@@ -300,6 +323,27 @@ def _view(out: torch.Tensor, index: int, tensors: list[SimTensor]) -> SimTensor:
     return as_sim(out, index) if out.dtype.is_complex or out.is_neg() else dense(out, index)
 
 
+def _refuse_new(plan: Plan, *results: torch.Tensor) -> None:
+    """Raise where a kernel would write a result of a format, or of a number of dimensions, that the device has not."""
+    for out in results if device_kind.limits else ():
+        device_kind.refuse_dimensions(out)
+        if plan.computes:
+            device_kind.refuse_kernel([out.dtype])
+
+
+def _is_idle(plan: Plan, call: Call) -> bool:
+    """Return whether a call of an operator that may draw random numbers draws none: CUDA's generator stays as it is."""
+    return any(call[name] == value for name, value in plan.idle)
+
+
+@contextmanager
+def _surroundings(is_complex: bool, draws: AbstractContextManager[None]) -> Generator[None]:
+    """Inside, the CPU computes for a GPU: without its own autocast, seeing conjugate views that an operator makes."""
+    bits = composite.conjugation() if is_complex else _NOTHING
+    with torch.autocast("cpu", enabled=False) if _in_region_of_the_cpu() else _NOTHING, bits, draws:
+        yield
+
+
 def _in_region_of_the_cpu() -> bool:
     """Return whether autocast is on for the CPU, which must not touch values of a GPU."""
     return _in_autocast() and torch.is_autocast_enabled("cpu")
@@ -311,6 +355,19 @@ def _refuse_by_row(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, tenso
         plan.row.lacks.refuse(tensors, Call(func, args, kwargs))
     if plan.row.too_wide and tensors[0].dim() >= _DIMENSIONS:
         raise RuntimeError(plan.row.too_wide if tensors[0].dim() > _DIMENSIONS else _AT_MOST)
+    if plan.checked:
+        mps.check(func, args, kwargs)
+    if device_kind.limits and plan.computes:
+        device_kind.refuse_kernel([tensor.dtype for tensor in tensors if type(tensor) is SimTensor])
+
+
+def forget() -> None:
+    """Know nothing of any operator: what was known is that of another kind of device."""
+    _plans.clear()
+
+
+def _run_planned(func: Operator, args: Args, kwargs: Kwargs, *, plan: Plan) -> Any:
+    return _run(func, plan, args, kwargs)
 
 
 def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
@@ -329,21 +386,21 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):
         _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
+    draws = plan.draws and not _is_idle(plan, Call(func, args, kwargs))
     is_complex = True in [t.dtype.is_complex for t in tensors]
-    if is_complex or _in_region_of_the_cpu():
-        # inside, an operator may make conjugate views, and must see that they are
-        bits = composite.conjugation() if is_complex else _NOTHING
-        with torch.autocast("cpu", enabled=False) if _in_region_of_the_cpu() else _NOTHING, bits:
-            out = _asserted(func, plan, inner_args, inner_kwargs, index)
-    else:
+    usual = not (is_complex or draws or _in_region_of_the_cpu())
+    around = _NOTHING if usual else _surroundings(is_complex, drawing(generator, index) if draws else _NOTHING)
+    with around:
         out = _asserted(func, plan, inner_args, inner_kwargs, index)
     if target is None:
         if state.world.clock.told is not None:
             state.world.clock.told("wait for the result")
         state.world.clock.wait_until(state.world.clock.queue_ns(index), "wait for the result")
         return out
+    if device_kind.limits and not plan.mutates:
+        _refuse_new(plan, *[one for one in tree_leaves(out) if isinstance(one, torch.Tensor)])
     result, new = _wrap(out, target, tensors)
-    if plan.draws:
+    if draws:
         advance(generator, index, out[0] if isinstance(out, tuple) else out)
     if plan.mutates:
         _refresh(plan, args, kwargs)
@@ -496,6 +553,8 @@ def _raise_mixed(func: Operator, plan: Plan, tensors: list[torch.Tensor], wrong:
             raise RuntimeError(f"indices should be {kinds}")
     if plan.name in _OWN_WORDS and (words := _OWN_WORDS[plan.name](tensors)):
         raise RuntimeError(words)
+    if device_kind.kind == "mps" and not plan.pointwise:
+        raise RuntimeError(mps.PLACEHOLDER)
     placed = [tensor for tensor in tensors if type(tensor) is SimTensor or tensor.dim() > 0 or plan.row.alike]
     here, other = placed[0].device, wrong
     if wrong.device == here:
@@ -519,7 +578,14 @@ def _of_convolution(tensors: list[torch.Tensor]) -> str:
     name, other = ("weight", weight) if weight.device != x.device else ("bias", bias[0])
     onednn = x.device.type == "cpu" and x.dtype is torch.float32 and name == "weight"
     or_else = " or input should be a MKLDNN tensor and weight is a dense tensor" if onednn else ""
-    return f"Input type ({x.type()}) and {name} type ({other.type()}) should be the same{or_else}"
+    types = [_type_in_words(one) for one in (x, other)]
+    return f"Input type ({types[0]}) and {name} type ({types[1]}) should be the same{or_else}"
+
+
+def _type_in_words(tensor: torch.Tensor) -> str:
+    """Return how C++ calls the type of a tensor: on MPS `MPSFloatType`, which Python's `type()` calls otherwise."""
+    named = tensor.type()
+    return f"MPS{named.rpartition('.')[2].removesuffix('Tensor')}Type" if tensor.is_mps else named
 
 
 def _of_mask(tensors: list[torch.Tensor]) -> str:
@@ -585,6 +651,8 @@ def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
         _to_host(target, source, non_blocking)
         return target
     shapes_in_place.refuse_stale(target, (target, source))
+    if type(source) is SimTensor and source.dtype is not target.dtype:
+        device_kind.refuse_kernel((source.dtype, target.dtype))
     index, inner, values = target._index, target._inner, source._inner if type(source) is SimTensor else source
     inner.copy_(values)
     if state.world.clock.failure is not None:
@@ -621,6 +689,7 @@ def _between(source: SimTensor, target: SimTensor) -> None:
 
 
 def _to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> None:
+    _refuse_cast_to_host(source.dtype, target.dtype)
     pinned, nbytes = target.is_pinned(), sparse.nbytes(source._inner)
     later = non_blocking and pinned
     how = {"pinned": pinned, "blocking": not later, "asked": not non_blocking}
@@ -633,6 +702,14 @@ def _to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> Non
         target.data.copy_(source._inner)
 
 
+def _refuse_cast_to_host(source: torch.dtype, target: torch.dtype) -> None:
+    """Raise where a copy to the host has another format: the kernel that casts runs on the device."""
+    if device_kind.limits and source is not target:
+        if device_kind.kind == "mps" and target is torch.float64:
+            raise TypeError(mps.CAST_TO_DOUBLE)
+        device_kind.refuse_kernel((source, target))
+
+
 def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     source, keywords = args[0], dict(kwargs)
     device = keywords.pop("device", None)
@@ -642,12 +719,16 @@ def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
         return func(source._inner, device=device, **keywords)
     if device is None or device.type == "meta" or device_kind.is_ours(device):
         index = source._index if device is None else device_of(device)
+        if keywords.get("dtype") not in (None, source.dtype):
+            device_kind.refuse_kernel((source.dtype, keywords["dtype"]))
         inner = _computed(func, Plan.of(func), (source._inner,), {"device": CPU, **keywords})
+        device_kind.refuse_dimensions(inner)
         result = adopt(inner, index)
         _between(source, result)
         return result
     if device.type != "cpu":
         raise RuntimeError(f"a tensor on {source.device} cannot be moved to {device}: this process has no such device")
+    _refuse_cast_to_host(source.dtype, keywords.get("dtype") or source.dtype)
     inner = func(source._inner, **keywords)
     if state.world.clock.races is not None:
         state.world.clock.races.operation(source._index, [source], [])
@@ -717,6 +798,11 @@ def _refuse(func: Operator, args: Args, kwargs: Kwargs) -> NoReturn:
         f"Could not run '{func.name()}' with arguments from the '{backend}' backend. PyTorch has this "
         "operator for the CPU alone: move its tensors there by .cpu()"
     )
+
+
+def _refuse_collective(func: Operator, args: Args, kwargs: Kwargs) -> NoReturn:
+    """Raise as `getBackend` in ProcessGroup.hpp of c10d: gloo has no tensors of this kind."""
+    raise RuntimeError(f"No backend type associated with device type {device_kind.kind}")
 
 
 _VIEWS = (

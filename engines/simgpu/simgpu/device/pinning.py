@@ -11,7 +11,9 @@ from typing import Any, cast
 import torch
 from torch.utils import _device
 
+from simgpu.device import state
 from simgpu.device.state import Device
+from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
@@ -23,6 +25,10 @@ _METHODS = "new_empty new_empty_strided new_full new_ones new_tensor new_zeros"
 _DRAWS = "bernoulli binomial multinomial poisson"
 _DRAWING_METHODS = """bernoulli bernoulli_ cauchy_ exponential_ geometric_ log_normal_ multinomial normal_ random_
 uniform_"""
+_REFUSED = (
+    'Attempted to set the storage of a tensor on device "cpu" to a storage on different device "{}".  This is no '
+    "longer allowed; the devices must match."
+)  # of MPS: https://github.com/pytorch/pytorch/issues/86060
 _pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
 
@@ -56,6 +62,8 @@ def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
         if "pin_memory" not in kwargs and "generator" not in kwargs:
             return function(*args, **kwargs)
         pinned = kwargs.pop("pin_memory", False)
+        if pinned and not device_kind.current.has_pinned_memory:  # PyTorch takes the device's memory there
+            return function(*args, **{"device": state.world.devices[0], **kwargs})
         tensor = function(*args, **kwargs)
         if kwargs.get("generator") is not None:
             _check_generator(kwargs["generator"], tensor)
@@ -95,8 +103,11 @@ def _pin(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
-    return self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
+    pinned = self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
+    return pinned and device_kind.current.has_pinned_memory
 
 
 def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
+    if not device_kind.current.has_pinned_memory:
+        raise RuntimeError(_REFUSED.format(state.world.devices[0]))
     return self if self.is_pinned() else _pin(self.clone())

@@ -47,10 +47,10 @@ class World:
 
     current = property(lambda self: self._here.current, _set_current, doc="The current GPU of this thread.")
 
-    def show(self, kind: str) -> None:
-        """Let Python see the GPUs as devices of the type `kind`, "sim" or "cuda"."""
-        device_kind.kind = kind
-        self.devices = [torch.device(kind, device.index) for device in self.meta_devices]
+    def show(self, kind: device_kind.Kind) -> None:
+        """Let Python see the GPUs as devices of a kind; of one device, all of them as that."""
+        device_kind.show(kind)
+        self.devices = [torch.device(kind.name, 0 if kind.is_single else one.index) for one in self.meta_devices]
 
     def restart(self) -> None:
         """Set the clock to zero, empty the queues and let every peak start from the bytes that are alive now."""
@@ -105,6 +105,11 @@ def device_of(device: Device) -> int:
         index = device if isinstance(device, int) else None if device is None else torch.device(device).index
     if index is None:
         return world.current
+    if device_kind.current.is_single:
+        return 0
+    if not 0 <= index < len(world.memory.gpus) and device_kind.kind == "xpu":
+        count = len(world.memory.gpus)
+        raise RuntimeError(f"The device index is out of range. It must be in [0, {count}), but got {index}.")
     if not 0 <= index < len(world.memory.gpus):
         raise torch.AcceleratorError(
             f"{device_kind.title()} error: invalid device ordinal\nGPU device may be out of range, do you have enough "

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, SupportsIndex, TypeVar
 import numpy as np
 import torch
 
-from simgpu.device import state
+from simgpu.device import cpu_fallback, state
 from simgpu.device.layouts import SPARSE, Layout
 from simgpu.device.state import Device, device_of
 from simgpu.ground import device_kind, sparse
@@ -24,7 +24,7 @@ from simgpu.machine.prices import Cost
 
 CPU = torch.device("cpu")
 _Keys, _Key = TORCH._C.DispatchKeySet, TORCH._C.DispatchKey
-KEYS = _Keys(_Key.AutocastPrivateUse1) | _Keys(_Key.AutocastCUDA)
+KEYS = _Keys(_Key.AutocastPrivateUse1) | _Keys(_Key.AutocastCUDA) | _Keys(_Key.AutocastMPS) | _Keys(_Key.AutocastXPU)
 OURS = ("_inner", "_index", "_layout")
 make = torch.Tensor._make_wrapper_subclass
 _P = ParamSpec("_P")
@@ -99,6 +99,8 @@ class SimTensor(torch.Tensor):
     is_meta: Any = property(lambda self: False)
     is_sim = property(lambda self: True)
     is_cuda: Any = property(lambda self: device_kind.kind == "cuda")
+    is_mps: Any = property(lambda self: device_kind.kind == "mps")
+    is_xpu: Any = property(lambda self: device_kind.kind == "xpu")
 
     def get_device(self) -> int:
         return self._index
@@ -168,6 +170,8 @@ class SimTensor(torch.Tensor):
     def record_stream(self, s: Any) -> None:
         """Keep the caching allocator, where it is on, from reusing the memory before the stream `s` is done with it."""
         gpu = state.world.memory.gpus[self._index]
+        if device_kind.kind == "mps":
+            raise cpu_fallback.missing("record_stream")
         if state.world.clock.races is not None:
             state.world.clock.races.share(self, (self._index, s.stream_id))
         if gpu.cache is not None:
@@ -239,8 +243,11 @@ class SimTensor(torch.Tensor):
         if self._layout is SPARSE:
             memo[id(self)] = copied = adopt(self._inner.clone(), self._index).requires_grad_(self.requires_grad)
             return copied
-        inner = torch.empty(0, dtype=self.dtype, device=CPU)
-        inner.set_(copy.deepcopy(self.untyped_storage(), memo), self.storage_offset(), self.shape, self.stride())
+        if device_kind.kind == "mps":  # there PyTorch copies the tensor, not the storage that others may share
+            inner = self._inner.detach().clone()
+        else:
+            inner = torch.empty(0, dtype=self.dtype, device=CPU)
+            inner.set_(copy.deepcopy(self.untyped_storage(), memo), self.storage_offset(), self.shape, self.stride())
         new: Any = adopt(inner, self._index)
         state.world.clock.kernel(self._index, "copy_", Cost(0, 2 * inner.nbytes))
         new = new.conj_physical() if self.is_conj() else new.neg() if self.is_neg() else new
@@ -348,6 +355,8 @@ def as_sim(inner: torch.Tensor, index: int) -> SimTensor:
 
 def dense(inner: torch.Tensor, index: int) -> SimTensor:
     """Return `inner`, dense and no conjugate or negative view, whose bytes are accounted, as `as_sim` does."""
+    if device_kind.limits:
+        device_kind.refuse_tensor(inner.dtype)
     device = state.world.meta_devices[index]
     tensor: Any = make(
         SimTensor, inner.size(), inner.stride(), inner.storage_offset() or None, None, inner.dtype, torch.strided,
@@ -379,6 +388,7 @@ def _as_sparse(inner: torch.Tensor, index: int) -> SimTensor:
         raise NotImplementedError(
             f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones, or layouts COO, CSR and CSC"
         )
+    device_kind.refuse_tensor(inner.dtype)
     shell = torch.empty(inner.shape, layout=inner.layout, dtype=inner.dtype, device="meta")
     tensor: Any = TORCH.Tensor._make_subclass(SimTensor, shell, False, dispatch_device=True)
     tensor._inner, tensor._index, tensor._layout = inner, index, SPARSE

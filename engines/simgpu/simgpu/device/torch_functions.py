@@ -100,7 +100,7 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
-            ours = rf"torch.{device_kind.kind}.\1Tensor"
+            ours = device_kind.current.type_name
             error.args = tuple(re.sub(r"\bMeta(\w+)Type\b", ours, str(one)) for one in error.args)
             raise
         finally:
@@ -219,16 +219,18 @@ def _clone(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 def _location(storage: Any) -> str | None:
     device = _device_of_storage(storage)
-    return str(device) if device_kind.is_ours(device) else None
+    if not device_kind.is_ours(device):
+        return None
+    return device.type if device_kind.current.is_single else str(device)
 
 
 def _of_file(location: str) -> int:
     """Return the GPU that a file says. Raises as CUDA does where this machine has not so many."""
-    index, count = torch.device(location).index or 0, len(state.world.devices)
-    if device_kind.kind == "cuda" and index >= count:
+    index, count, kind = torch.device(location).index or 0, len(state.world.devices), device_kind.kind
+    if kind in ("cuda", "xpu") and index >= count:
         raise RuntimeError(
-            f"Attempting to deserialize object on CUDA device {index} but torch.cuda.device_count() is {count}. Please "
-            "use torch.load with map_location to map your storages to an existing device."
+            f"Attempting to deserialize object on {kind.upper()} device {index} but torch.{kind}.device_count() is "
+            f"{count}. Please use torch.load with map_location to map your storages to an existing device."
         )
     return device_of(location)
 

@@ -1,4 +1,4 @@
-"""How do child processes of a program get CUDA's face too? By two variables of their environment.
+"""How do child processes of a program get its face too? By two variables of their environment.
 
 Python runs `start/sitecustomize.py` at its start, and that switches the face on as soon as the child imports torch. A
 child that was forked has it from its parent, and cannot use a GPU where the parent has used one, as on CUDA.
@@ -13,10 +13,10 @@ from simgpu.ground.replacements import Replacements
 VARIABLE = "SIMGPU_CUDA"
 
 
-def replace(put: Replacements, arguments: dict[str, object]) -> None:
-    """Let children that are started from now on call `simgpu.cuda(**arguments)`."""
+def replace(put: Replacements, kind: str, arguments: dict[str, object]) -> None:
+    """Let children that are started from now on call `simgpu.cuda(**arguments)`, or `kind` in place of `cuda`."""
     here = Path(__file__).parent
     folders = [str(here / "start"), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     put.put_item(os.environ, "PYTHONPATH", os.pathsep.join(folders))
-    put.put_item(os.environ, VARIABLE, json.dumps(arguments))
+    put.put_item(os.environ, VARIABLE, json.dumps([kind, arguments]))
     put.put_item(os.environ, "RANKLAUNCH_METHOD", "spawn")  # a rank that `ranklaunch` forks could not use CUDA

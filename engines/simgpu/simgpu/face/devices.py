@@ -1,8 +1,8 @@
-"""Why does `torch.device(0)` mean a GPU of CUDA? In C++ a bare number names the accelerator, which is `sim` here.
+"""Why does `torch.device(0)` mean a GPU of CUDA, of MPS or of XPU? In C++ a bare number names `sim` here.
 
 `torch.device` is a type of C++ that no Python code can replace: programs compare types with it, and C++ makes its
-objects. Its own type, `type`, becomes one that turns a number into `cuda:number` when it is called, and else is equal.
-What reads the arguments of `.to`, which layers with a `.to` of their own call, is replaced.
+objects. Its own type, `type`, becomes one that turns a number into `cuda:number`, or that of another kind, when it is
+called, and else is equal. What reads the arguments of `.to`, which layers with a `.to` of their own call, is replaced.
 """
 
 import ctypes
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from simgpu.device.tensor import SimTensor
+from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
@@ -23,13 +24,13 @@ class _Kind(type):
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         if len(args) == 1 and type(args[0]) is int and not kwargs:
-            args = ("cuda", *args)
+            args = (device_kind.kind, *args)
         return super().__call__(*args, **kwargs)
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.device` and `.to` read a bare number as the index of a GPU of CUDA."""
-    put.put(TORCH._C._nn, _parse_to=_of_cuda(TORCH._C._nn._parse_to))
+    """Let `torch.device` and `.to` read a bare number as the index of a GPU."""
+    put.put(TORCH._C._nn, _parse_to=_of_kind(TORCH._C._nn._parse_to))
     address = id(torch.device) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # of an object's type, in C
     where = ctypes.c_void_p.from_address(address)
     if where.value != id(type):
@@ -38,12 +39,12 @@ def replace(put: Replacements) -> None:
     where.value = id(_Kind)
 
 
-def _of_cuda(plain: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
+def _of_kind(plain: Callable[..., tuple[Any, ...]]) -> Callable[..., tuple[Any, ...]]:
     @functools.wraps(plain)
     def parsed(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
         device, *others = plain(*args, **kwargs)
         if device is not None and device.type == "sim":
-            device = torch.device("cuda", device.index)
+            device = torch.device(device_kind.kind, device.index)
         like = args[0] if args else kwargs.get("tensor")
         if isinstance(like, SimTensor):  # C++ sees it on meta
             device = like.device

@@ -17,9 +17,10 @@ import torch
 from simgpu.device import enabling, state, torch_sim
 from simgpu.device.generators import DefaultGenerator
 from simgpu.device.state import Device
-from simgpu.face import nccl, properties, statistics
+from simgpu.face import accelerator, nccl, properties, statistics
 from simgpu.face.beginning import Beginning
 from simgpu.face.tensors import OLD_TYPES
+from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 from simgpu.machine.prices import Cost
@@ -36,14 +37,16 @@ _FAILURE = "the simulated GPU does not have it: run this line on a real GPU, or 
 class Stream(torch_sim.Stream):
     """A queue of one simulated GPU, as `torch.cuda.Stream`."""
 
+    kind_number = _CUDA
+
     def __init__(
         self, device: Device = None, priority: int = 0, *, stream_id: int | None = None,
         device_index: int | None = None, device_type: int | None = None,
     ) -> None:  # fmt: skip
-        TORCH.cuda._lazy_init()
+        getattr(TORCH, device_kind.kind)._lazy_init()
         index = device if device_index is None else device_index
         super().__init__(None if isinstance(index, int) and index < 0 else index, priority, stream_id=stream_id)
-        self.device_type, self.priority = _CUDA, priority
+        self.device_type, self.priority = self.kind_number, priority
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
@@ -53,7 +56,7 @@ class Stream(torch_sim.Stream):
     cuda_stream = property(lambda self: self.stream_id, doc="Stands for the handle that libraries are given.")
 
     def record_event(self, event: torch_sim.Event | None = None) -> torch_sim.Event:
-        return super().record_event(Event() if event is None else event)
+        return super().record_event(getattr(torch, device_kind.kind).Event() if event is None else event)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and (self.index, self.stream_id) == (other.index, other.stream_id)
@@ -62,7 +65,7 @@ class Stream(torch_sim.Stream):
         return hash((self.index, self.stream_id))
 
     def __repr__(self) -> str:
-        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+        return f"<torch.{device_kind.kind}.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
 class Event(torch_sim.Event):
@@ -81,13 +84,13 @@ def replace(put: Replacements) -> None:
     """Let `torch.cuda`, and what else asks whether there is CUDA, answer for the simulated GPUs."""
     count = len(state.world.memory.gpus)
     before = os.environ.get(VISIBLE, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
-    begun = Beginning(put)
+    begun = Beginning(put, torch.cuda)
     seen = _Count(count, before, begun)
     put.put_item(os.environ, VISIBLE, before)
-    put.put(torch._C, **{name: functools.partial(_refuse, name) for name in _REFUSED.split()})
+    put.put(torch._C, **{name: functools.partial(refuse, name) for name in _REFUSED.split()})
     put.put(torch._C, **_functions(seen.of_the_driver), **_memory_functions())
     memory = {name: getattr(TORCH.sim, name) for name in _MEMORY.split()}
-    memory |= {name: _over_blocks(getattr(TORCH.sim, name)) for name in _BLOCKS.split()}
+    memory |= {name: over_blocks(getattr(TORCH.sim, name)) for name in _BLOCKS.split()}
     memory |= {"_record_memory_history": _record_history}
     for owner in (torch.cuda, torch.cuda.memory):
         put.put(owner, **memory)
@@ -97,59 +100,21 @@ def replace(put: Replacements) -> None:
         torch.cuda, device_count=seen, _is_in_bad_fork=lambda: state.forked,
         default_generators=tuple(map(DefaultGenerator, range(count))), _get_device_properties=properties.of,
         _cudart=_RUNTIME,
-        _exchange_device=_exchange, _maybe_exchange_device=_another(_exchange), has_magma=True, **OLD_TYPES,
-        MemPool=_Refused, ExternalStream=functools.partial(_refuse, "ExternalStream"), _cached_device_count=None,
+        _exchange_device=exchange, _maybe_exchange_device=accelerator.another(exchange), has_magma=True, **OLD_TYPES,
+        MemPool=_Refused, ExternalStream=functools.partial(refuse, "ExternalStream"), _cached_device_count=None,
     )  # fmt: skip
     put.put(torch.cuda.random, device_count=seen)
     put.put(torch.cuda.nvtx, _nvtx=_RANGES)
-    put.put(torch, Stream=_kind_of("Stream", torch.Stream, Stream), Event=_kind_of("Event", torch.Event, Event))
     cudnn = TORCH.backends.cudnn.m
     put.put(cudnn, is_available=lambda: True, version=lambda: _CUDNN, is_acceptable=lambda tensor: False)
     put.put(torch.backends.cuda, is_built=lambda: True)
     put.put(torch.version, cuda=VERSION)
     same = ("current_stream", "set_stream", "memory_stats", "reset_accumulated_memory_stats")
-    alike = {"set_device_index": "set_device", **dict(zip(same, same, strict=True))}
-    put.put(torch.accelerator, **{name: _another(getattr(torch.cuda, other)) for name, other in alike.items()})
+    accelerator.replace(put, Stream, Event, {"set_device_index": "set_device", **dict(zip(same, same, strict=True))})
     put.put(torch.accelerator, device_index=torch.cuda.device)
-    ask = torch.get_device_module
-    asks_autocast = _of_cuda(torch.is_autocast_enabled)
-    put.put(torch, is_autocast_enabled=asks_autocast)
-    put.put_item(TORCH.jit._builtins._get_builtin_table(), id(asks_autocast), "aten::is_autocast_enabled")
-    module_of = functools.wraps(ask)(lambda device=None: ask("cuda" if device is None else device))
-    put.put(torch, get_device_module=module_of)
 
 
-def _another(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of its own that does the same: dynamo tells functions apart by what they are."""
-    return functools.wraps(function)(lambda *args, **kwargs: function(*args, **kwargs))
-
-
-def _kind_of(name: str, plain: type, ours: type) -> type:
-    """Return what stands for `torch.Stream` or `torch.Event`: it makes those of CUDA, and knows both kinds."""
-
-    class Kind(type):
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, plain | ours)
-
-        def __subclasscheck__(cls, other: type) -> bool:
-            return issubclass(other, plain | ours)
-
-        def __call__(cls, device: Device = None, *args: Any, **kwargs: Any) -> Any:
-            chosen = torch.accelerator.current_accelerator() if device is None else torch.device(device)
-            if chosen is None or chosen.type != "cuda":
-                return plain(device, *args, **kwargs)
-            with torch.cuda.device(chosen):
-                return ours(chosen, *args, **kwargs) if ours is Stream else ours(*args, **kwargs)
-
-    return Kind(name, (), {"__module__": "torch", "__doc__": plain.__doc__})
-
-
-def _of_cuda(function: Callable[[str], bool]) -> Callable[..., bool]:
-    """Return a question about a kind of device that is about CUDA where none is named; C++ means the accelerator."""
-    return functools.wraps(function)(lambda kind="cuda": function(kind))
-
-
-def _over_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
+def over_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of `torch.cuda` that is about the allocator's blocks: from its first call on there are some."""
 
     @functools.wraps(function)
@@ -160,7 +125,7 @@ def _over_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
     return over_blocks
 
 
-@_over_blocks
+@over_blocks
 def _record_history(enabled: str | bool | None = "all", *args: Any, **kwargs: Any) -> None:
     """Keep what the allocator does; also with the arguments of PyTorch 2.0, whose first one is a truth value."""
     if not isinstance(enabled, bool):
@@ -174,7 +139,7 @@ def _record_history(enabled: str | bool | None = "all", *args: Any, **kwargs: An
     )  # fmt: skip
 
 
-def _refuse(name: str, *args: Any, **kwargs: Any) -> None:
+def refuse(name: str, *args: Any, **kwargs: Any) -> None:
     raise NotImplementedError(f"{name.removeprefix('_cuda_')} of CUDA was asked for: {_FAILURE}")
 
 
@@ -182,7 +147,7 @@ class _Refused:
     """`torch.cuda.MemPool`, which programs also ask whether something is one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _refuse("MemPool")
+        refuse("MemPool")
 
 
 class _Count:
@@ -217,20 +182,18 @@ def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
     """Return what stands in for devices, streams and settings of a CUDA build with `count()` GPUs."""
     settings = {"benchmark_limit": 10}  # which changes nothing: no kernels are tried here
     return {
-        "_accelerator_getAccelerator": lambda: torch.device("cuda"),
-        "_get_accelerator": lambda check=None: torch.device("cuda", state.world.current),
         "_cuda_init": lambda: None,
         "_cuda_getDeviceCount": count,
         "_cuda_getDevice": lambda: state.world.current,
-        "_cuda_setDevice": _exchange,
-        "_cuda_exchangeDevice": _exchange,
-        "_cuda_maybeExchangeDevice": _exchange,
+        "_cuda_setDevice": exchange,
+        "_cuda_exchangeDevice": exchange,
+        "_cuda_maybeExchangeDevice": exchange,
         "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
         "_cuda_synchronize": lambda: TORCH.sim.synchronize(),
         "_cuda_getCurrentStream": lambda index: (state.world.clock.streams[index], index, _CUDA),
         "_cuda_getCurrentRawStream": lambda index: state.world.clock.streams[index],
         "_cuda_getDefaultStream": lambda index: (0, index, _CUDA),
-        "_cuda_setStream": _set_stream,
+        "_cuda_setStream": set_stream,
         "_cuda_getArchFlags": lambda: "sm_{}{}".format(*(state.world.clock.machine.gpu.compute_capability or (0, 0))),
         "_cuda_getAllocatorBackend": lambda: "native",
         "_cuda_ipc_collect": lambda: None,
@@ -248,12 +211,12 @@ def _memory_functions() -> dict[str, Callable[..., Any]]:
     return {
         "_cuda_memoryStats": statistics.nested,
         "_cuda_resetAccumulatedMemoryStats": statistics.reset_sums,
-        "_cuda_memorySnapshot": _over_blocks(lambda pool=None: TORCH.sim._snapshot()),
-        "_cuda_getMemoryFraction": _over_blocks(torch_sim.fraction),
+        "_cuda_memorySnapshot": over_blocks(lambda pool=None: TORCH.sim._snapshot()),
+        "_cuda_getMemoryFraction": over_blocks(torch_sim.fraction),
     }
 
 
-def _exchange(index: int) -> int:
+def exchange(index: int) -> int:
     """Make GPU `index` the current one of this thread, unless it is negative; return which was before."""
     before = state.world.current
     if index >= 0:
@@ -268,8 +231,8 @@ def _spin(cycles: int) -> None:
     clock.kernel(state.world.current, "spin_kernel", Cost(0, 0, steps=max(1, kernels), host="launch"))
 
 
-def _set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
-    _exchange(device_index)
+def set_stream(*, stream_id: int, device_index: int, device_type: int) -> None:
+    exchange(device_index)
     state.world.clock.streams[device_index] = stream_id
 
 
@@ -292,7 +255,7 @@ class _Runtime(SimpleNamespace):
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_"):
             raise AttributeError(name)
-        return functools.partial(_refuse, name)
+        return functools.partial(refuse, name)
 
 
 _RUNTIME = _Runtime(

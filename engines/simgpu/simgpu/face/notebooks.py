@@ -71,16 +71,16 @@ def load_ipython_extension(shell: Any) -> None:
         switch.cuda(record=True)
 
     def choose(line: str) -> None:
-        """Set the simulated GPU: --gpu, --memory, --allocator, --errors, --host, as `python -m simgpu` takes them."""
+        """Set the simulated GPU, by the options of `python -m simgpu`, such as --gpu and --kind."""
         given = vars(options.parser().parse_args(shlex.split(line)))
         _all_off()
-        switch.cuda(**given, record=True)
+        switch.of_kind(**given, record=True)
 
     shell.register_magic_function(choose, "line", _MAGIC)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """`%unload_ext simgpu`: switch CUDA's face off."""
+    """`%unload_ext simgpu`: switch the face off."""
     _all_off()
     shell.magics_manager.magics["line"].pop(_MAGIC, None)
 

@@ -1,4 +1,4 @@
-"""`python -m simgpu`: a program, a package or a notebook that says `cuda`, unchanged, on simulated GPUs."""
+"""`python -m simgpu`: a program, a package or a notebook that says `cuda`, `mps` or `xpu`, on simulated GPUs."""
 
 import argparse
 import runpy
@@ -10,9 +10,8 @@ from itertools import pairwise
 from pathlib import Path
 from types import TracebackType
 
-from simgpu.device import hiding
-from simgpu.face import notebooks, options
-from simgpu.face.switch import cuda
+from simgpu.device import cpu_fallback, hiding
+from simgpu.face import notebooks, options, switch
 from simgpu.reports import command as command_line
 
 _USAGE = """python -m simgpu [options] program.py [its arguments]
@@ -24,7 +23,7 @@ _INTERRUPTED = 130  # the exit status of shells
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what the command line says, with CUDA's face on. Its errors and its exit status are the program's own."""
+    """Run what the command line says, with a face on. Its errors and its exit status are the program's own."""
     reads = options.parser(_USAGE)
     reads.add_argument("--keep-going", action="store_true", help="run a notebook's other cells after one that fails")
     reads.add_argument("-m", dest="package", nargs=argparse.REMAINDER, help="run a package or module by its name")
@@ -41,10 +40,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         wished = command_line.wishes(given)
         how = {"memory": given.memory, "allocator": given.allocator, "errors": given.errors, "host": given.host}
-        how["races"] = given.races
+        how |= {"races": given.races, "fp64": given.fp64}
         if said := hiding.hide_accelerators(children=False):
             print(f"python -m simgpu: {said}", file=sys.stderr)
-        cuda(given.gpu, gpus=given.gpus, **how)
+        switch.of_kind(given.kind, gpu=given.gpu, gpus=given.gpus, **how)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
         sys.exit(f"python -m simgpu: {error}")
     if given.package:
@@ -86,6 +85,7 @@ def _run(program: Callable[[command_line.Session], None], wished: command_line.W
 def _run_in(program: Callable[[command_line.Session], None], wished: command_line.Wishes) -> None:
     session = wished.start()
     command_line.tell_children(wished)
+    cpu_fallback.read_environment_late()
     try:
         program(session)
     except Exception as error:

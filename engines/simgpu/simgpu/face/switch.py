@@ -1,15 +1,15 @@
-"""How is CUDA's face switched on and off?"""
+"""How is the face of CUDA, MPS or XPU switched on and off?"""
 
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import TracebackType
 from typing import Any, TextIO
 
 import torch
 
-from simgpu.device import enabling, races, readings, state
+from simgpu.device import cpu_fallback, enabling, operators, races, readings, state
 from simgpu.face import (
     children,
     compiling,
@@ -28,6 +28,9 @@ from simgpu.face import (
     tensors,
     waits,
 )
+from simgpu.face import mps as mac
+from simgpu.face import xpu as intel
+from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.machine import gpus as table
 from simgpu.machine import hosts
@@ -39,19 +42,21 @@ _replaced = Replacements()  # also what ends the device `sim` with the last face
 
 
 class Face:
-    """CUDA's face on the simulated GPUs of this process, on from the start; as a context it is off at its end."""
+    """A face on the simulated GPUs of this process, on from the start; as a context it is off at its end."""
 
     session: "current.Session | None" = None  # what records for a report, where one was asked for
     _races: races.Races | None = None  # what looks for them, where that was asked for
 
     def __init__(
-        self, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str, host: hosts.Host,
-        races: str | None,
+        self, kind: device_kind.Kind, gpu: str, gpus: int | None, memory: str | int | None, allocator: str, errors: str,
+        host: hosts.Host, races: str | None,
     ) -> None:  # fmt: skip
         if races not in (None, "warn", "error"):
             raise ValueError(f"races must be 'warn', 'error' or None, not {races!r}")
         capacity = properties.memory_bytes(table.get(gpu, "gpu")) if memory is None else memory
         with _lock:
+            if _faces and device_kind.current != kind:
+                raise RuntimeError(f"simgpu.{device_kind.kind}() is on: switch it off before simgpu.{kind.name}()")
             known = enabling.enabled()
             count = gpus or (len(state.world.memory.gpus) if known else 1)
             self._before = (enabling.chosen(), readings.settings(), state.world.current) if known else None
@@ -64,23 +69,22 @@ class Face:
             if not _faces:
                 if not known:
                     _replaced.call(enabling.disable)
-                _put_on()
+                _put_on(kind)
                 given: dict[str, object] = {
-                    "gpu": gpu,
-                    "gpus": count,
-                    "memory": memory,
-                    "allocator": allocator,
-                    "errors": errors,
-                    "host": asdict(host),
+                    "gpu": gpu, "memory": memory, "allocator": allocator, "errors": errors, "host": asdict(host),
                     "races": races,
-                }
-                children.replace(_replaced, given)
+                }  # fmt: skip
+                if not kind.is_single:
+                    given["gpus"] = count
+                if kind.name == "xpu":
+                    given["fp64"] = torch.float64 not in kind.no_kernels
+                children.replace(_replaced, kind.name, given)
             if races is not None and state.world.clock.races is None:
                 self._follow_races(races)
             _faces.append(self)
 
     def off(self) -> None:
-        """Switch it off: tensors that are alive say `sim` again, and `torch.cuda` that there is no CUDA.
+        """Switch it off: tensors that are alive say `sim` again, and PyTorch that there is no such device.
 
         The device `sim` is switched off, too, where it was off before.
         """
@@ -111,7 +115,7 @@ class Face:
     def report(self, price: float | None = None, steps: int | None = None) -> "current.Report":
         """Return what the program did so far; see `simgpu.report`. Raises RuntimeError without `record=True`."""
         if self.session is None:
-            raise RuntimeError("nothing was recorded: a report needs simgpu.cuda(record=True)")
+            raise RuntimeError(f"nothing was recorded: a report needs simgpu.{device_kind.kind}(record=True)")
         return self.session.report(price, steps)
 
     def _put_back(self) -> None:
@@ -170,9 +174,66 @@ def cuda(
     Raises RuntimeError where the simulated GPU cannot be, so in a process with a real one; ValueError and TypeError
     that name the argument. Not for several threads at a time: switch it on before you start them.
     """
+    return _on(
+        device_kind.KINDS["cuda"], gpu, gpus, memory, allocator, errors, host, races, record, data_ms, shapes, steps,
+        compiled, progress,
+    )  # fmt: skip
+
+
+def mps(gpu: str = "Apple M1", *, memory: str | int | None = None, **options: Any) -> Face:
+    """Let programs that say `mps` run on one simulated GPU, as `cuda` does for those that say `cuda`.
+
+    Tensors are on `mps:0`, `torch.mps` and `torch.backends.mps` answer, and formats, operators, memory, autocast,
+    events and errors are those of a Mac's GPU with PyTorch 2.13. `memory` is what may be allocated, 1.7 times what
+    Metal recommends. A GPU of the table stands for the Mac's: its times are not those of a Mac. `options` are those of
+    `cuda`, but for `gpus`; random numbers are not the CPU's. What a real Mac does silently, and this does not
+    show, stands in the page of the documentation on the simulated GPU. Raises as `cuda` does.
+    """
+    return _on(device_kind.KINDS["mps"], gpu, None, memory, **options)
+
+
+def xpu(
+    gpu: str = "T4", *, gpus: int | None = None, memory: str | int | None = None, fp64: bool = True, **options: Any
+) -> Face:
+    """Let programs that say `xpu` run on simulated GPUs, as `cuda` does for those that say `cuda`.
+
+    Tensors are on `xpu:0`, and `torch.xpu` answers. Without `fp64` no kernel computes with float64, as on Arc's A
+    series; with it all do, as on Data Center Max and Arc's B series. A GPU of the table stands for Intel's: its times
+    are not those of one. `options` are those of `cuda`. Raises as `cuda` does.
+    """
+    return _on(device_kind.KINDS["xpu"] if fp64 else device_kind.XPU_WITHOUT_FP64, gpu, gpus, memory, **options)
+
+
+_KINDS: dict[str, Callable[..., Face]] = {"cuda": cuda, "mps": mps, "xpu": xpu}
+
+
+def of_kind(
+    kind: str, *, gpu: str | None = None, gpus: int | None = None, fp64: bool = True, **options: Any
+) -> Face:  # fmt: skip
+    """Switch the face of a kind on, as a command line says it. Raises ValueError for what the kind has not."""
+    options |= {} if gpu is None else {"gpu": gpu}
+    if kind == "mps" and gpus not in (None, 1):
+        raise ValueError("a Mac has one GPU: leave the number of GPUs out")
+    if kind != "xpu" and not fp64:
+        raise ValueError(f"float64 is left out of xpu alone, not of {kind}")
+    options |= {} if kind == "mps" else {"gpus": gpus}
+    return _KINDS[kind](**options, **({"fp64": fp64} if kind == "xpu" else {}))
+
+
+def is_in_use() -> bool:
+    """Return whether a face is on, and the program has used its device."""
+    return is_on() and getattr(getattr(torch, device_kind.kind), "is_initialized", is_on)()
+
+
+def _on(
+    kind: device_kind.Kind, gpu: str, gpus: int | None, memory: str | int | None, allocator: str = "exact",
+    errors: str | None = None, host: str | hosts.Host | Mapping[str, Any] = hosts.DEFAULT, races: str | None = None,
+    record: bool = False, data_ms: float | None = None, shapes: bool = False, steps: int | None = None,
+    compiled: bool = False, progress: TextIO | None = None,
+) -> Face:  # fmt: skip
     if errors is None:
         errors = "blocking" if os.environ.get("CUDA_LAUNCH_BLOCKING") == "1" else "asynchronous"
-    face = Face(gpu, gpus, memory, allocator, errors, hosts.get(host), races)
+    face = Face(kind, gpu, gpus, memory, allocator, errors, hosts.get(host), races)
     if record:
         face.session = current.start(
             stop_after=steps, data_ms=data_ms, shapes=shapes, compiled=compiled, progress=progress
@@ -186,35 +247,32 @@ def last() -> Face:
 
 
 def is_on() -> bool:
-    """Return whether CUDA's face is on in this process."""
+    """Return whether a face is on in this process."""
     return bool(_faces)
 
 
-def _put_on() -> None:
+_COMMON = tensors, devices, dlpack, compiling, modules
+_MODULES: dict[str, tuple[Any, ...]] = {
+    "cuda": (driver, *_COMMON, default_types, waits, nvml, smi, graphs, parallel, ranks, profiling),
+    "mps": (mac, *_COMMON),
+    "xpu": (intel, *_COMMON, profiling),
+}
+
+
+def _put_on(kind: device_kind.Kind) -> None:
+    state.world.show(kind)
+    state.world.current = 0 if kind.is_single else state.world.current
+    operators.forget()
+    cpu_fallback.read_environment()
     tensors.register_kernels()
-    for module in (
-        driver,
-        tensors,
-        default_types,
-        devices,
-        dlpack,
-        waits,
-        nvml,
-        smi,
-        graphs,
-        compiling,
-        modules,
-        parallel,
-        ranks,
-        profiling,
-    ):
+    for module in _MODULES[kind.name]:
         module.replace(_replaced)
-    state.world.show("cuda")
 
 
 def _take_off() -> None:
-    default = torch.get_default_device().type
-    state.world.show("sim")
+    default, kind = torch.get_default_device().type, device_kind.kind
+    state.world.show(device_kind.KINDS["sim"])
+    operators.forget()
     _replaced.undo()
-    if default == "cuda":
+    if default == kind:
         torch.set_default_device(None)

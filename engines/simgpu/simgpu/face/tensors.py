@@ -1,8 +1,8 @@
-"""How do tensors get to a device that a program calls `cuda`?
+"""How do tensors get to a device that a program calls `cuda`, `mps` or `xpu`?
 
-PyTorch's factories ask the dispatcher, where `register_kernels` answers for the key of CUDA. Functions written in C++
-that move a tensor, such as `Tensor.to` and `torch.tensor`, ask for a device guard instead, which a process without CUDA
-has not: those are replaced by Python functions that name the simulated GPU and call them.
+PyTorch's factories ask the dispatcher, where `register_kernels` answers for that kind's key. Functions written in C++
+that move a tensor, such as `Tensor.to` and `torch.tensor`, ask for a device guard instead, which a process without
+such a device has not: those are replaced by Python functions that name the simulated GPU and call them.
 """
 
 import functools
@@ -19,46 +19,52 @@ from simgpu.device.tensor import SimTensor, shown_to_modes
 from simgpu.device.torch_functions import device_of_wrapper
 from simgpu.face import batch_norm
 from simgpu.ground import device_kind, fakes
-from simgpu.ground.autocast import operator_of, register_rules
+from simgpu.ground.autocast import operator_of, register_rules, see_wrapped_tensors
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import BASE, TORCH, Args, Kwargs, Operator
 
-_kept: list[torch.library.Library] = []  # keeps the registrations alive
+_kept: dict[str, torch.library.Library] = {}  # by kind of device; keeps the registrations alive
 MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
          "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
 
 
 def lead(device: Any) -> Any:
-    """Return the simulated GPU that `device`, as a program gives it, means under the name `cuda`; others as they are.
+    """Return the simulated GPU that `device`, as a program gives it, means under its kind's name; others as they are.
 
     For C++ the devices of fake tensors are `meta`. Raises `torch.AcceleratorError` for one that does not exist.
     """
-    if type(device) is str and device.startswith("cuda"):
+    if type(device) is str and device.startswith(device_kind.kind):
         device = torch.device(device)
-    if not isinstance(device, torch.device) or device.type != "cuda":
+    if not isinstance(device, torch.device) or device.type != device_kind.kind:
         return device
     return torch.device("meta" if fakes.are_made() else "sim", state.device_of(device.index))
 
 
 def register_kernels() -> None:
-    """Let factories and autocast know `cuda`, once a process; without the face they say what they said before."""
-    if _kept:
+    """Let factories and autocast know a kind, once a process; without the face they say what they said before."""
+    kind = device_kind.current
+    if kind.name in _kept:
         return
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():  # PyTorch's kernels and rules, which know tensors of C++ alone, are overridden
         warnings.simplefilter("ignore")
         for name in dispatcher.FACTORIES:
-            library.impl(name, functools.partial(_make, operator_of(name)), "CUDA", allow_override=True)
-        dispatcher.register_sparse_factories(library, "CUDA")
-        batch_norm.register(library)
-        register_rules(library, "cuda")
-    _kept.append(library)
+            library.impl(name, functools.partial(_make, kind, operator_of(name)), kind.key, allow_override=True)
+        dispatcher.register_sparse_factories(library, kind.key)
+        if kind.name == "cuda":
+            batch_norm.register(library)
+        register_rules(library, kind.name)
+    see_wrapped_tensors(kind.name)
+    _kept[kind.name] = library
 
 
-def _make(operator: Operator, *args: Any, **kwargs: Any) -> torch.Tensor:
-    if device_kind.kind != "cuda":
-        torch.cuda._lazy_init()  # says why there is no CUDA here
-        raise RuntimeError("CUDA is not available, and simgpu.cuda() is not on")
+def _make(kind: device_kind.Kind, operator: Operator, *args: Any, **kwargs: Any) -> torch.Tensor:
+    if device_kind.kind != kind.name:
+        getattr(getattr(torch, kind.name), "_lazy_init", int)()  # says why there is no such device here
+        raise NotImplementedError(
+            f"Could not run '{operator.name()}' with arguments from the '{kind.key}' backend: simgpu.{kind.name}() is "
+            "not on"
+        )
     return dispatcher.make(operator, *args, **kwargs)
 
 
@@ -74,19 +80,20 @@ def replace(put: Replacements) -> None:
     put.put(torch, kaiser_window=_by_way_of_the_cpu(torch.kaiser_window))
     for name in ("nested_tensor", "as_nested_tensor"):
         put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})
-    put.put(torch.Tensor, to=_to, cuda=_cuda, type=_type, new_tensor=_leading(torch.Tensor.new_tensor))
-    put.put(torch.Tensor, record_stream=_record_stream, is_cuda=property(_is_cuda))
-    put.put(SimTensor, share_memory_=lambda self: self, is_shared=lambda self: True)  # as on CUDA; sending is refused
+    put.put(torch.Tensor, to=_to, type=_type, new_tensor=_leading(torch.Tensor.new_tensor))
+    asked = f"is_{device_kind.kind}"
+    asks = property(functools.partial(_is_of_kind, getattr(BASE, asked).__get__, device_kind.kind))
+    put.put(torch.Tensor, record_stream=_record_stream, **{asked: asks})
+    if device_kind.kind != "mps":  # which has no method of its own
+        put.put(torch.Tensor, **{device_kind.kind: _to_current(getattr(_Base, device_kind.kind))})
+        put.put(SimTensor, share_memory_=lambda self: self, is_shared=lambda self: True)  # sending is refused
     for kind in (torch.Tensor, SimTensor):
         put.put(kind, data=_across_devices(kind.data))
     put.put(_device.DeviceContext, __torch_function__=_in_context)
 
 
-_plain_is_cuda = BASE.is_cuda.__get__
-
-
-def _is_cuda(tensor: torch.Tensor) -> bool:
-    return _plain_is_cuda(tensor) or device_of_wrapper(tensor).type == "cuda"
+def _is_of_kind(plain: Callable[[torch.Tensor], bool], kind: str, tensor: torch.Tensor) -> bool:
+    return plain(tensor) or device_of_wrapper(tensor).type == kind
 
 
 def _leading(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -154,16 +161,20 @@ def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return _Base.to(self, *args, **kwargs)
 
 
-@shown_to_modes
-@functools.wraps(_Base.cuda)
-def _cuda(
+def _to_current(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return the method that is called as the kind of device, such as `Tensor.cuda`."""
+    return shown_to_modes(functools.wraps(plain)(_moved))
+
+
+def _moved(
     self: torch.Tensor, device: Device = None, non_blocking: bool = False,
     memory_format: torch.memory_format = torch.preserve_format,
 ) -> torch.Tensor:  # fmt: skip
-    if isinstance(device, str | torch.device) and torch.device(device).type != "cuda":
-        raise RuntimeError("Invalid device, must be cuda device")
+    kind = device_kind.kind
+    if isinstance(device, str | torch.device) and torch.device(device).type != kind:
+        raise RuntimeError(f"Invalid device, must be {kind} device")
     index = state.device_of(device)
-    return self.to(lead(torch.device("cuda", index)), non_blocking=non_blocking, memory_format=memory_format)
+    return self.to(lead(torch.device(kind, index)), non_blocking=non_blocking, memory_format=memory_format)
 
 
 _record_stream_before = torch.Tensor.record_stream

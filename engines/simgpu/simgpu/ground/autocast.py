@@ -1,7 +1,8 @@
-"""Which operators does `torch.autocast("sim")` run in which number format? The lists that CUDA uses.
+"""Which operators does `torch.autocast` run on a simulated GPU in which number format? The lists that CUDA uses.
 
 Source: "CUDA Ops that can autocast to float16", "… float32", "… promote to the widest input type" in PyTorch's AMP
 documentation, https://docs.pytorch.org/docs/stable/amp.html. Weights are cast at each use, not once a region.
+MPS and XPU have fewer operators on their lists, by PyTorch's own registrations, which its dispatcher tells.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,10 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from simgpu.ground.torch_internals import Operator
 
-_KEYS = {"sim": "AutocastPrivateUse1", "cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
+_KEYS = {
+    "sim": "AutocastPrivateUse1", "cuda": "AutocastCUDA", "cpu": "AutocastCPU", "mps": "AutocastMPS",
+    "xpu": "AutocastXPU",
+}  # fmt: skip
 _KEY_SETS = {kind: torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, key)) for kind, key in _KEYS.items()}
 # ruff: noqa: SIM905
 _LOWER = """conv1d conv1d.padding conv2d conv2d.padding conv3d conv3d.padding conv_tbc conv_transpose1d
@@ -36,15 +40,19 @@ _PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_p
 
 
 def register_rules(library: torch.library.Library, kind: str) -> None:
-    """Let `torch.autocast(kind)`, "sim" or "cpu", cast by CUDA's lists as long as `library` lives."""
+    """Let `torch.autocast(kind)` cast by CUDA's lists, or what `kind` has of them, as long as `library` lives."""
+    registered = torch._C._dispatch_get_registrations_for_dispatch_key(_KEYS[kind]) if kind in ("mps", "xpu") else ()
     if kind == "cpu":  # the CPU's own list has it; CUDA casts what it is made of
         library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, _KEYS[kind], allow_override=True)
     rules = (
-        (_LOWER, lambda tensors: torch.get_autocast_dtype(kind)), (_FLOAT32, lambda tensors: torch.float32),
+        (_LOWER, lambda tensors: torch.get_autocast_dtype(kind)),
+        ([*_FLOAT32, *(["batch_norm"] if kind == "mps" else [])], lambda tensors: torch.float32),
         (_PROMOTE, _widest), (["binary_cross_entropy"], _refuse),
     )  # fmt: skip
     for names, choose in rules:
         for name in names:
+            if registered and f"aten::{name}" not in registered:
+                continue
             operator = operator_of(name)
             library.impl(name, partial(_cast_and_call, kind, operator, choose), _KEYS[kind], allow_override=True)
 

@@ -5,6 +5,7 @@ process: it is told `meta` with the GPU's index, as of the tensors of the simula
 device is a fake tensor of the GPU again.
 """
 
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -35,8 +36,8 @@ def replace(
     put.put(
         fake_tensor.FakeTensor,
         __torch_dispatch__=classmethod(_answering(fake_tensor.FakeTensor)),
-        is_cuda=property(lambda self: self.fake_device.type == "cuda"),
-        is_meta=property(lambda self: self.fake_device.type == "meta"),
+        **{f"is_{name}": property(functools.partial(_is_on, name)) for name in ("cuda", "mps", "xpu")},
+        is_meta=property(functools.partial(_is_on, "meta")),
     )
     put.put(
         FunctionalTensor,  # a wrapper around a fake tensor, which C++ tells where it is
@@ -47,17 +48,24 @@ def replace(
 
 
 class _Keys:
-    """The dispatch keys that a functional tensor takes over: when it is made also that of CUDA's autocast.
+    """The dispatch keys that a functional tensor takes over: when it is made also that of the GPU's autocast.
 
     Otherwise C++ gives it that key by its device. PyTorch also asks which keys to include while an operator runs, and
     there it must not be: autocast would be on.
     """
 
     def __init__(self, keys: Any) -> None:
-        self._keys, self._with_autocast = keys, keys.add(torch._C.DispatchKey.AutocastCUDA)
+        self._keys = keys
 
     def __get__(self, tensor: Any, owner: type) -> Any:
-        return self._with_autocast if sys._getframe(1).f_code.co_name == "__new__" else self._keys
+        if sys._getframe(1).f_code.co_name != "__new__":
+            return self._keys
+        key = "CUDA" if device_kind.kind == "sim" else device_kind.current.key
+        return self._keys.add(getattr(torch._C.DispatchKey, f"Autocast{key}"))
+
+
+def _is_on(name: str, tensor: Any) -> bool:
+    return tensor.fake_device.type == name
 
 
 def are_made() -> bool:
@@ -70,7 +78,7 @@ def _device_for_cpp(args: Args) -> torch.device:
     device, mode = args[0].fake_device, args[0].fake_mode
     if mode.in_kernel_invocation:
         return torch.device("meta")
-    return torch.device("meta", device.index or 0) if device.type in ("cuda", "sim") else device
+    return torch.device("meta", device.index or 0) if device.type in ("cuda", "sim", device_kind.kind) else device
 
 
 def _answering(owner: Any) -> Callable[..., Any]:

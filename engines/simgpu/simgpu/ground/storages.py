@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """Return the storage of a dense tensor; None for other layouts and for what has no storage."""
     tensor = local(tensor)
-    inner = getattr(tensor, "_inner", tensor) if tensor.device.type in ("sim", "cuda") else tensor
+    inner = getattr(tensor, "_inner", tensor) if tensor.device.type in ("sim", "cuda", "mps", "xpu") else tensor
     if inner.layout is not torch.strided:
         return None
     try:

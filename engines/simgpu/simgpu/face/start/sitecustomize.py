@@ -1,4 +1,4 @@
-"""What does a child process of a program with CUDA's face do first? Python imports this at its start.
+"""What does a child process of a program with a face do first? Python imports this at its start.
 
 Nothing, unless the child imports torch: then it switches the face on, with the arguments in SIMGPU_CUDA. The next
 `sitecustomize` on the path, which this one hides, runs too.
@@ -56,7 +56,8 @@ class _AfterTorch:
         import simgpu
 
         simgpu.hide_accelerators(children=False)  # as the process did that started this one
-        simgpu.cuda(**json.loads(os.environ["SIMGPU_CUDA"]))
+        kind, arguments = json.loads(os.environ["SIMGPU_CUDA"])
+        getattr(simgpu, kind)(**arguments)
         if os.environ.get("SIMGPU_REPORT"):
             from simgpu.reports.command import start_in_rank
 

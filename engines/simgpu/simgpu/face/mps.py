@@ -1,0 +1,185 @@
+"""What do `torch.mps` and `torch.backends.mps` answer? Their Python code runs, over functions in the place of C++'s.
+
+Sources: MPSEvent.mm, MPSAllocator.mm and MPSGuardImpl.h of aten/src/ATen/mps.
+"""
+
+import functools
+import itertools
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from simgpu.device import cpu_fallback, mps, state, torch_sim
+from simgpu.device.generators import DefaultGenerator
+from simgpu.device.state import Device
+from simgpu.device.tensor import SimTensor
+from simgpu.face import accelerator
+from simgpu.ground import device_kind
+from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import TORCH
+
+WATERMARK = 1.7  # PYTORCH_MPS_HIGH_WATERMARK_RATIO: so many times what Metal recommends may be allocated
+_CORES = 10
+_MAC_OS = 15  # of which version it says it is
+_NO_STATISTICS = "Allocator for mps is not a DeviceAllocator."
+_HANGS = (
+    "On a real Mac this line may wait for ever, with PyTorch up to 2.14: elapsed_time() waits for a signal of the end "
+    "event that {}. Wait for the device with torch.mps.synchronize() instead, and ask once for each record() "
+    "(https://github.com/pytorch/pytorch/issues/162872)."
+)
+
+
+class Stream(torch_sim.Stream):
+    """The one stream of MPS, which each new one is."""
+
+    def __init__(self, device: Device = None, priority: int = 0, *, stream_id: int | None = None) -> None:
+        super().__init__(0, stream_id=0)
+
+
+class _Event:
+    """An event of `torch.mps`, with the one signal that C++ keeps of its completion: the first to wait takes it."""
+
+    def __init__(self, timed: bool) -> None:
+        self.mark, self.timed = torch_sim.Event(True), timed
+        self.order = 0  # of its record among all; 0: there was none
+        self.is_signalled = False
+        self.why = "was never recorded"
+
+    def record(self, order: int) -> None:
+        self.mark.record()
+        self.order, self.is_signalled = order, self.timed
+        self.why = "was made without enable_timing=True"
+
+    def synchronize(self) -> None:
+        if self.order and not self.mark.query():
+            self.mark.synchronize()
+            self.is_signalled, self.why = False, "its synchronize() has taken"
+
+
+class Events:
+    """The events that a program has, by the numbers by which `torch.mps.Event` asks for them."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Event] = {}
+        self._numbers, self._orders = itertools.count(1), itertools.count(1)
+
+    def functions(self) -> dict[str, Any]:
+        """Return what stands in for the functions of C++."""
+        known = self._known
+        return {
+            "_mps_acquireEvent": self._acquire,
+            "_mps_releaseEvent": lambda number: known.pop(number, None) and None,
+            "_mps_recordEvent": lambda number: known[number].record(next(self._orders)),
+            "_mps_waitForEvent": lambda number: known[number].mark.wait(),
+            "_mps_queryEvent": lambda number: bool(known[number].order) and known[number].mark.query(),
+            "_mps_synchronizeEvent": lambda number: known[number].synchronize(),
+            "_mps_elapsedTimeOfEvents": self._elapsed_ms,
+        }
+
+    def _acquire(self, timed: bool) -> int:
+        number = next(self._numbers)
+        self._known[number] = _Event(timed)
+        return number
+
+    def _elapsed_ms(self, first: int, last: int) -> float:
+        """Return the time between two events; RuntimeError stands for a wait that does not end."""
+        TORCH.sim.synchronize()
+        start, end = self._known[first], self._known[last]
+        if not end.is_signalled:
+            raise RuntimeError(_HANGS.format(end.why))
+        end.is_signalled, end.why = False, "an earlier elapsed_time() has taken"
+        if not (start.order and start.timed):
+            raise RuntimeError("Events were not created with argument 'enable_timing=True'")
+        if end.order < start.order:
+            raise RuntimeError(f"End event {last} was not recorded after start event {first}")
+        return start.mark.elapsed_time(end.mark)
+
+
+class Memory:
+    """What one GPU may allocate: a share of what Metal recommends, as `set_per_process_memory_fraction` says."""
+
+    def __init__(self, recommended_bytes: int) -> None:
+        self.recommended_bytes = recommended_bytes
+
+    def set_fraction(self, fraction: float) -> None:
+        """Let at most this share of the recommended bytes be allocated; 0 is no limit."""
+        gpu = state.world.memory.gpus[0]
+        gpu.capacity_bytes = round(fraction * self.recommended_bytes) if fraction else 2**62
+
+
+def replace(put: Replacements) -> None:
+    """Let `torch.mps`, and what else asks whether there is MPS, answer for one simulated GPU."""
+    gpu = state.world.memory.gpus[0]
+    generator, memory = DefaultGenerator(0), Memory(int(gpu.capacity_bytes / WATERMARK))
+    wished = os.environ.get("PYTORCH_MPS_HIGH_WATERMARK_RATIO")
+    if wished is not None:
+        memory.set_fraction(float(wished))
+    put.put(
+        torch._C, **Events().functions(), _has_mps=True, _mps_is_available=lambda: True,
+        _mps_is_on_macos_or_newer=lambda major, minor: (major, minor) <= (_MAC_OS, 0),
+        _mps_get_name=lambda: f"Simulated {state.world.clock.machine.gpu.name}", _mps_get_core_count=lambda: _CORES,
+        _mps_is_in_bad_fork=lambda: state.forked, _mps_get_default_generator=lambda: generator,
+        _mps_deviceSynchronize=lambda: TORCH.sim.synchronize(), _mps_emptyCache=lambda: TORCH.sim.empty_cache(),
+        _mps_setMemoryFraction=memory.set_fraction, _mps_currentAllocatedMemory=lambda: gpu.allocated_bytes,
+        _mps_driverAllocatedMemory=lambda: TORCH.sim.memory_reserved(0),
+        _mps_recommendedMaxMemory=lambda: memory.recommended_bytes,
+        _mps_maxBufferLength=lambda: memory.recommended_bytes,
+        _mps_profilerStartTrace=lambda mode="interval", wait_until_completed=False: None,
+        _mps_profilerStopTrace=lambda: None, _mps_isCaptureEnabled=lambda: False, _mps_isCapturing=lambda: False,
+    )  # fmt: skip
+    available = functools.cache(lambda: True)  # where a real one is hidden, these say that there is none
+    for module in (torch.mps, torch.backends.mps):
+        put.put(module, is_available=available)
+    put.put(torch.mps, _default_mps_generator=generator, _is_in_bad_fork=lambda: state.forked)
+    _forget_answers()
+    put.call(_forget_answers)
+    accelerator.replace(put, Stream, torch_sim.Event, {})
+    named = [name for name, value in vars(torch.accelerator).items() if "memory_" in name and callable(value)]
+    put.put(torch.accelerator, **dict.fromkeys([*named, "get_memory_info", "empty_cache"], _no_statistics))
+    put.put(torch.accelerator, current_stream=lambda device=None: Stream(), set_stream=lambda stream: None)
+    put.put(SimTensor, share_memory_=_share)
+    for name in ("csr", "csc", "bsr", "bsc", "compressed"):
+        name = f"sparse_{name}_tensor"
+        put.put(torch, **{name: _without_compressed(getattr(torch, name))})
+    library = torch.library.Library("aten", "IMPL")
+    library.impl("linear", mps.linear, "AutogradMeta")
+    cpu_fallback.register(library)
+    put.call(library._destroy)
+
+
+def _forget_answers() -> None:
+    """Let PyTorch ask again what it remembers of this machine."""
+    mps: Any = torch.backends.mps
+    for name in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
+        clear = getattr(getattr(mps, name), "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
+def _no_statistics(*args: Any, **kwargs: Any) -> NoReturn:
+    raise RuntimeError(_NO_STATISTICS)
+
+
+def _without_compressed(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Return a constructor of compressed sparse tensors, which MPS has not (`new_compressed_tensor` in ATen)."""
+
+    @functools.wraps(plain)
+    def made(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
+        on_gpu = (
+            any(isinstance(one, SimTensor) for one in args)
+            if device is None
+            else device_kind.is_ours(torch.device(device))
+        )
+        if on_gpu:
+            raise NotImplementedError(
+                f"Could not run 'new_compressed_tensor' from the '{state.world.devices[0]}' device."
+            )
+        return plain(*args, device=device, **kwargs)
+
+    return made
+
+
+def _share(self: SimTensor) -> NoReturn:
+    raise RuntimeError("_share_filename_: only available on CPU")

@@ -1,0 +1,115 @@
+"""Do the simulated Mac's GPU and Intel GPU keep the rules of the real ones? And are they gone when they are off?"""
+
+import pytest
+import torch
+
+import simgpu
+from benchmarks import device_rules
+from simgpu.ground import device_kind
+from simgpu.machine import kernels_of_kinds
+from tests.simgpu.simulated import _fresh  # noqa: F401
+
+pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+RULES = [rule for kind in ("mps", "xpu") for rule in device_rules.read(kind)]
+HERE = [rule for rule in RULES if not (rule.alone or rule.environment)]
+
+
+@pytest.fixture
+def _no_warnings_so_far(monkeypatch):
+    """Let what PyTorch says once a process not have been said."""
+    from simgpu.device import cpu_fallback
+
+    monkeypatch.setattr(cpu_fallback, "_warned", set())
+
+
+@pytest.mark.parametrize("rule", HERE, ids=lambda rule: f"{rule.kind}: {rule.name}")
+def test_a_rule_is_kept(rule, _no_warnings_so_far):
+    outcome = device_rules.tried(rule)
+    assert rule.is_kept(outcome, real=False), outcome
+    assert device_kind.kind == "sim" and not torch.backends.mps.is_available() and not torch.xpu.is_available()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "rule", [rule for rule in RULES if rule not in HERE], ids=lambda rule: f"{rule.kind}: {rule.name}"
+)
+def test_a_rule_of_a_fresh_process_is_kept(rule):
+    outcome = device_rules.tried(rule)
+    assert rule.is_kept(outcome, real=False), outcome
+
+
+def test_the_table_has_a_source_for_each_rule_and_no_rule_twice():
+    assert len([rule for rule in RULES if rule.kind == "mps"]) >= 40 and len(RULES) >= 100
+    assert all(rule.source and rule.versions for rule in RULES)
+    assert len({(rule.kind, rule.name) for rule in RULES}) == len(RULES)
+
+
+def test_what_has_no_kernel_is_read_from_pytorch():
+    missing = kernels_of_kinds.without_kernel("mps")
+    assert missing["_linalg_eigh"] == "_linalg_eigh.eigenvalues" and missing["put"] == "put_"
+    assert "add.Tensor" not in missing and "mm" not in missing and "narrow_copy" not in missing
+    assert len(missing) > 200 and kernels_of_kinds.without_kernel("cuda") == {}
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_a_step_of_training_is_that_of_the_cpu(kind):
+    def step(device):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(
+            torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.Flatten(), torch.nn.Linear(64, 3)
+        )
+        x, model = torch.randn(4, 1, 6, 6).to(device), model.to(device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        torch.nn.functional.cross_entropy(model(x), torch.tensor([0, 1, 2, 0], device=device)).backward()
+        optimizer.step()
+        return [parameter.detach().cpu() for parameter in model.parameters()]
+
+    expected = step("cpu")
+    with getattr(simgpu, kind)(memory="1 GiB"):
+        torch.testing.assert_close(step(kind), expected)
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_nothing_is_another_one_afterwards(kind):
+    from tests.simgpu.test_cuda_switch import snapshot
+
+    def use():
+        torch.set_default_device(kind)
+        with torch.autocast(kind):
+            torch.nn.Linear(2, 2)(torch.ones(1, 2)).sum().backward()
+        torch.manual_seed(1)
+
+    with getattr(simgpu, kind)():
+        use()
+    before = snapshot() | modules()
+    with getattr(simgpu, kind)():
+        use()
+        changed = {key for key, value in (snapshot() | modules()).items() if before.get(key) is not value}
+    after = snapshot() | modules()
+    assert len(changed) > 40
+    assert {key for key in before.keys() | after.keys() if before.get(key) is not after.get(key)} == set()
+    assert torch.get_default_device().type == "cpu"
+
+
+def modules():
+    owners = (torch.mps, torch.xpu, torch.xpu.memory, torch.xpu.streams, torch.xpu.random, torch.backends.mps)
+    usual = ("__warningregistry__", "_initialized")
+    return {(one.__name__, name): value for one in owners for name, value in vars(one).items() if name not in usual}
+
+
+def test_one_face_at_a_time():
+    with simgpu.mps(), pytest.raises(RuntimeError, match=r"simgpu.mps\(\) is on"):
+        simgpu.cuda()
+    with simgpu.cuda():
+        assert torch.ones(1, device="cuda").is_cuda and not torch.ones(1, device="cuda").is_mps
+
+
+def test_a_mac_keeps_its_own_numbers_in_a_checkpoint_of_its_state():
+    with simgpu.mps():
+        torch.manual_seed(5)
+        before = torch.mps.get_rng_state()
+        first = torch.randn(3, device="mps")
+        torch.mps.set_rng_state(before)
+        assert torch.equal(first, torch.randn(3, device="mps"))
+        generator = torch.Generator("mps").manual_seed(5)
+        assert torch.equal(first, torch.randn(3, device="mps", generator=generator)) and generator.initial_seed() == 5
