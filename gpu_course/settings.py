@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import logging
-import multiprocessing
 import os
 import sys
 import warnings
@@ -15,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 import torch.optim.optimizer as optimizers
-from torch import _tensor_str, overrides
+from torch import _tensor_str, multiprocessing, overrides
 from torch.utils import _python_dispatch
 
 import simgpu

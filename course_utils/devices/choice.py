@@ -178,11 +178,8 @@ def table(device: torch.device | str | None = None) -> Table:
 
     Raises TypeError or ValueError that lists the devices of this machine where `device` is none of them.
     """
-    import psutil
-
     device = chosen(device)
     report = Report.collect()
-    memory_gib = psutil.virtual_memory().total / 2**30
     return Table(
         (
             ("device", f"{device}: {_name(device)}"),
@@ -192,9 +189,17 @@ def table(device: torch.device | str | None = None) -> Table:
             ("Python", report.python),
             ("system", f"{platform.system()} {platform.machine()}"),
             ("cores", str(os.cpu_count())),
-            ("host memory", f"{memory_gib:.1f} GiB"),
+            ("host memory", _host_memory()),
         )
     )
+
+
+def _host_memory() -> str:
+    try:
+        import psutil
+    except ImportError:  # as in a browser
+        return "unknown"
+    return f"{psutil.virtual_memory().total / 2**30:.1f} GiB"
 
 
 def _build(report: Report) -> str:

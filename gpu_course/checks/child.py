@@ -6,14 +6,13 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-import psutil
 import torch
 
 import ranklaunch
 import simgpu
 from gpu_course.checks import limits
 from gpu_course.checks.case import Busy, Finding, Task, WrongAnswer
-from gpu_course.checks.spent import Spent
+from gpu_course.checks.spent import Spent, below
 
 
 def run_limited(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
@@ -30,7 +29,7 @@ def run_limited(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
                 return
             had_s = spent.look(limits.LOOK_S)
             if had_s >= limit_s or spent.wall_s > limits.last_resort_s(limit_s):
-                _end(process.pid)
+                _end(process)
                 if had_s >= limit_s:
                     raise subprocess.TimeoutExpired(process.args, limit_s)
                 raise Busy(f"This machine is busy: in {spent.wall_s:.0f} s a process had {had_s:.0f} of {limit_s:g} s")
@@ -46,6 +45,8 @@ def run_forked(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
     machine never gave it so much, EOFError where it ends the process, `simgpu.Unavailable` where there can be no
     simulated GPU, and RuntimeError for what `fn` raises.
     """
+    if not torch.distributed.is_available():  # nor what forks ranks
+        return run_limited(fn, *args, limit_s=limit_s)
     ranklaunch.preload("torch.distributed.tensor", fn.__module__)  # the first is imported by the first operator
     try:
         with simgpu.without_face():
@@ -77,13 +78,11 @@ def _alone(fn: Callable[..., Any], args: tuple[Any, ...]) -> Any:
     return fn(*args)
 
 
-def _end(pid: int) -> None:
+def _end(process: subprocess.Popen) -> None:
     """Kill a process and all below it."""
-    with contextlib.suppress(psutil.Error):
-        process = psutil.Process(pid)
-        for each in (*process.children(recursive=True), process):
-            with contextlib.suppress(psutil.Error):
-                each.kill()
+    for each in (*below(process.pid), process):
+        with contextlib.suppress(Exception):  # it has ended
+            each.kill()
 
 
 def examine_in_child(task: Task, reference: Callable, answer: Any) -> None:

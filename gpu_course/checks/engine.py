@@ -80,12 +80,14 @@ def said_after(seconds: float, words: Callable[[], str]) -> Iterator[None]:
 
     timer = threading.Timer(seconds, say)
     timer.daemon = True
-    timer.start()
+    with contextlib.suppress(RuntimeError):  # a browser has no threads, and no such line
+        timer.start()
     try:
         yield
     finally:
         timer.cancel()
-        timer.join()
+        if timer.ident is not None:
+            timer.join()
         for line in lines:
             line.remove()
 

@@ -18,7 +18,10 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import psutil
+try:
+    import psutil
+except ImportError:  # in a browser: one process, and a machine that is taken to have a core to spare
+    psutil = None
 
 LINUX = sys.platform == "linux"
 SPARE = 0.5  # cores
@@ -83,15 +86,19 @@ def _had_s(before: _Seen, now: _Seen, passed_s: float) -> float:
 def _look(pid: int) -> _Seen:
     ran_s: dict[tuple[int, int], float] = {}
     waited_s: dict[tuple[int, int], float] = {}
-    for process in _family(pid):
-        threads = _threads(process.pid) if LINUX else {}
+    for one in _family(pid):
+        threads = _threads(one) if LINUX else {}
         for thread, (ran, waited) in threads.items():
-            ran_s[process.pid, thread], waited_s[process.pid, thread] = ran / 1e9, waited / 1e9
-        with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile
-            if not threads:
-                times = process.cpu_times()
-                ran_s[process.pid, 0] = times.user + times.system
-    return _Seen(time.monotonic(), ran_s, waited_s, psutil.cpu_times().idle)
+            ran_s[one, thread], waited_s[one, thread] = ran / 1e9, waited / 1e9
+        if not threads and psutil:
+            with contextlib.suppress(psutil.Error, OSError):  # it has ended meanwhile
+                times = psutil.Process(one).cpu_times()
+                ran_s[one, 0] = times.user + times.system
+    return _Seen(time.monotonic(), ran_s, waited_s, _idle_s())
+
+
+def _idle_s() -> float:
+    return psutil.cpu_times().idle if psutil else time.monotonic()
 
 
 def _look_at_one(thread: int) -> _Seen:
@@ -100,14 +107,19 @@ def _look_at_one(thread: int) -> _Seen:
     counted = _counted(pid, thread) if LINUX else None
     if counted:
         return _Seen(now_s, {(pid, thread): counted[0] / 1e9}, {(pid, thread): counted[1] / 1e9}, 0.0)
-    return _Seen(now_s, {(pid, 0): time.process_time()}, {}, psutil.cpu_times().idle)
+    return _Seen(now_s, {(pid, 0): time.process_time()}, {}, _idle_s())
 
 
-def _family(pid: int) -> list[psutil.Process]:
+def _family(pid: int) -> list[int]:
     """Return a process and all below it that can be seen."""
-    with contextlib.suppress(psutil.Error, OSError):
-        process = psutil.Process(pid)
-        return [process, *process.children(recursive=True)]
+    return [pid, *(process.pid for process in below(pid))]
+
+
+def below(pid: int) -> "list[psutil.Process]":
+    """Return the processes below one, as far as they can be seen."""
+    if psutil:
+        with contextlib.suppress(psutil.Error, OSError):
+            return psutil.Process(pid).children(recursive=True)
     return []
 
 

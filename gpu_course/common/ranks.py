@@ -14,6 +14,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+import simgpu
 from gpu_course.checks import Busy, Case, edges, explained
 from gpu_course.common.rank_calls import Call, Drawn, Imported, on_rank
 from simgpu import places
@@ -60,6 +61,8 @@ def on_ranks(
     when the answer raises on a rank, when ranks wait for ever, and when one dies. `why` is the rule on what ranks hand
     to one collective; it is said where all of them wait in the same one, or gloo has ended one of them.
     """
+    if not torch.distributed.is_available():
+        raise simgpu.Unavailable(f"{case.task.name} could not be checked: this build of PyTorch has no ranks")
     describe(case, called, nprocs)
     needed = "torch._dynamo" if compiler or _loads_compiler(case.answer) else "torch"
     mistakes, printed = tuple(mistake.answer for mistake in known), io.StringIO()

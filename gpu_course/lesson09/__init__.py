@@ -11,6 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from gpu_course.checks import Case, edit, lesson, shown
+from gpu_course.common import with_ranks  # noqa: F401 (says where there are none)
 from gpu_course.common.gradients import averaged, check_average
 from gpu_course.common.left_out import RANKS
 from gpu_course.common.rank_calls import Call

@@ -1,5 +1,6 @@
 """Larger than one device: is this schedule, this shard, this split right? The exercises of lesson 10."""
 
+from gpu_course.common import with_ranks  # noqa: F401 (says where there are none)
 from gpu_course.lesson10 import measured, pipelines, plans, samples
 from gpu_course.lesson10.choosing import MEASURED, choose_measured
 from gpu_course.lesson10.schedules import last_rank, write_schedule

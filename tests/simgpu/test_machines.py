@@ -1,25 +1,15 @@
 """Do the simulated GPU's tools work on machines unlike this one? Each is imitated in a process of its own."""
 
-import os
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
 import simgpu
+from tests import imitated
+from tests.imitated import BROWSER, MAC, THREE_GPUS, WITHOUT_RANKS
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
-MAC = """import torch
-torch._C._mps_is_available = lambda: True
-torch.mps.is_available = lambda: torch.backends.mps.is_available()
-"""
-THREE_GPUS = """import torch
-torch.version.cuda = "13.0"
-asked = []
-torch._C._cuda_getDeviceCount = lambda: asked.append(1) or 3
-torch.cuda._cached_device_count = 3
-"""
 PROGRAM = """import os, subprocess, sys
 import torch
 print(torch.cuda.device_count(), torch.ones(2, device="cuda").device, torch.backends.mps.is_available(),
@@ -39,6 +29,45 @@ def test_it(device):
     torch.cuda.set_sync_debug_mode("error")
     torch.rand(1, device=device).item()
 """
+LACKING = """import importlib
+
+import torch
+
+import kernelcheck, ranklaunch, simgpu, simgpu.face.programs, simgpu.pytest
+from course_utils import devices
+from gpu_course import catalogue, exam, lesson00, lesson12, recall, your_line
+
+DEVICE = devices.pick()
+assert devices.table() and not torch.distributed.is_available()
+your_line.paste("")
+for number in catalogue.numbers():
+    try:
+        importlib.import_module("gpu_course.lesson" + number)
+    except ranklaunch.NoRanks as error:
+        print(number, "-", *error._render_traceback_())
+
+
+def train(place):
+    model = torch.nn.Linear(8, 4).to(place)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 8, device=place)).sum().backward()
+    optimizer.step()
+    return next(model.parameters()).device
+
+
+print(train(DEVICE))
+lesson00.double.check(lambda x, device: x.to(device) + x.to(device))
+lesson12.average.check(lambda *args: 0)
+with simgpu.cuda("T4", record=True) as face:
+    print(train("cuda"))
+    assert "T4" in str(face.report())
+said = simgpu.forecast(lambda: torch.nn.Linear(8, 4), lambda: (torch.ones(2, 8),), torch.optim.AdamW)
+assert said.memory.peak_bytes > 0
+try:
+    ranklaunch.launch(train, "cpu")
+except ranklaunch.NoRanks as error:
+    print(error)
+"""
 PICK = "from course_utils import devices; import torch; print(devices.pick(), torch.backends.mps.is_available())"
 
 
@@ -48,16 +77,7 @@ def start(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
     (tmp_path / "test_it.py").write_text(TEST)
 
-    def run(machine, *command, **variables):
-        (tmp_path / "machine").mkdir(exist_ok=True)
-        (tmp_path / "machine" / "sitecustomize.py").write_text(machine)
-        path = os.pathsep.join([str(tmp_path / "machine"), *sys.path])
-        env = {**os.environ, "PYTHONPATH": path, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **variables}
-        return subprocess.run(
-            [sys.executable, *command], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300
-        )
-
-    return run
+    return partial(imitated.start, tmp_path)
 
 
 @pytest.mark.parametrize("machine", [MAC, THREE_GPUS], ids=["a Mac", "three GPUs"])
@@ -95,3 +115,14 @@ def test_a_refusal_names_the_way_out(start):
     assert "call simgpu.hide_accelerators() first, or run the program by `python -m simgpu`" in done.stderr
     way = "import simgpu; print(simgpu.hide_accelerators()); print(simgpu.cuda() and simgpu.enabled())"
     assert "the GPU of this Mac is hidden" in (said := start(MAC, "-c", way)).stdout and "True" in said.stdout
+
+
+@pytest.mark.parametrize("machine", [WITHOUT_RANKS, BROWSER], ids=["PyTorch without ranks", "a browser"])
+def test_lessons_and_a_training_step_on_a_machine_that_lacks(start, machine):
+    done = start(machine, "-c", LACKING)
+    assert done.returncode == 0, done.stderr
+    said = done.stdout.splitlines()
+    assert [line[:17] for line in said if " - NoRanks" in line] == ["09 - NoRanks: thi", "10 - NoRanks: thi"]
+    assert {"sim:0", "cuda:0"} <= set(said) and "has no torch.distributed, so that there are no ranks" in said[-1]
+    assert "double: right" in done.stdout, done.stdout
+    assert "average could not be checked: this build of PyTorch has no ranks. The lesson goes on" in done.stdout

@@ -21,11 +21,11 @@ import torch
 import torch.distributed as dist
 
 from ranklaunch import arguments, forked, worker
-from ranklaunch.report import Interrupted, RankError
+from ranklaunch.report import Interrupted, NoRanks, RankError
 from ranklaunch.run import LaunchRun
 from ranklaunch.wire import dumps_call, dumps_start
 
-__all__ = ["RankError", "launch", "preload", "rank_device", "use_device"]
+__all__ = ["NoRanks", "RankError", "launch", "needs_distributed", "preload", "rank_device", "use_device"]
 
 MAX_RANKS = 64
 
@@ -58,8 +58,10 @@ def launch(
 
     Raises RankError when a rank raises, dies, returns what cannot be pickled, or when not all have returned in time;
     all ranks are stopped then. They are also stopped where the launch is interrupted, which raises KeyboardInterrupt.
-    Raises TypeError for a function or arguments that cannot be sent, and for arguments that do not fit the function.
+    Raises TypeError for a function or arguments that cannot be sent and for arguments that do not fit the function, and
+    NoRanks where this PyTorch has no `torch.distributed`.
     """
+    needs_distributed()
     _check_call(fn, args, kwargs)
     nprocs, timeout_s = arguments.whole("nprocs", nprocs), arguments.positive("timeout_s", timeout_s)
     if nprocs > MAX_RANKS:
@@ -73,6 +75,12 @@ def launch(
     except KeyboardInterrupt:
         raise Interrupted from None
     return [_loaded(rank, data) for rank, data in enumerate(results)]
+
+
+def needs_distributed() -> None:
+    """Raise NoRanks, which says what to do, where this build of PyTorch has no `torch.distributed`."""
+    if not dist.is_available():
+        raise NoRanks
 
 
 def preload(*modules: str) -> None:

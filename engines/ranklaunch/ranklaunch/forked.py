@@ -21,7 +21,6 @@ import threading
 import time
 import warnings
 from collections.abc import Generator, Sequence
-from multiprocessing.connection import wait
 from typing import Any
 
 from ranklaunch import worker
@@ -80,7 +79,7 @@ class _Server:
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             )  # fmt: skip
         try:
-            while not wait([self.main], 0.1):
+            while not select.select([self.main], [], [], 0.1)[0]:
                 check_interrupt()
             if self.main.recv(5) != b"ready":
                 words = self.process.communicate()[1].decode(errors="replace").strip()

@@ -53,6 +53,19 @@ class RankError(RuntimeError):
         return f"<pre>RankError: {html.escape(self.message)}</pre>"
 
 
+class NoRanks(RuntimeError):
+    """A build of PyTorch without `torch.distributed`. Notebooks show one sentence."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            f"this build of PyTorch ({torch.__version__}) has no torch.distributed, so that there are no ranks: "
+            "take another one, such as the CPU build in an environment of its own (pip install torch)"
+        )
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"NoRanks: {self}"]
+
+
 class Interrupted(KeyboardInterrupt):
     """A launch that was interrupted. Notebooks show one sentence, without what this engine was doing."""
 
@@ -63,7 +76,7 @@ class Interrupted(KeyboardInterrupt):
         return [f"KeyboardInterrupt: {self}"]
 
 
-RankError.__module__ = "ranklaunch"
+RankError.__module__ = NoRanks.__module__ = "ranklaunch"
 
 
 @dataclass

@@ -11,7 +11,6 @@ import faulthandler
 import importlib
 import io
 import logging
-import multiprocessing.util
 import os
 import pickle
 import queue
@@ -84,7 +83,7 @@ def _enter(rank: int, job: Job) -> None:
     """Make this process look like a process of torchrun: environment, path, folder, output, random numbers, device."""
     global device
     atexit._clear()  # what imported modules do when an interpreter ends; this process ends without that
-    atexit.register(cast(Any, multiprocessing.util)._exit_function)
+    atexit.register(cast(Any, importlib.import_module("multiprocessing.util"))._exit_function)
     world_size = str(len(job.devices))
     loopback = [name for _, name in socket.if_nameindex() if name.startswith("lo")] if os.name == "posix" else []
     gloo = {"GLOO_SOCKET_IFNAME": loopback[0]} if loopback else {}  # else gloo asks what address this host's name has

@@ -20,7 +20,6 @@ from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed import _functional_collectives as functional_collectives
 from torch.utils._pytree import tree_map
 
 from simgpu.clock.clock import Launch
@@ -92,7 +91,8 @@ def join(cluster: Cluster) -> None:
     put.put(dist, barrier=_barrier)
     put.put(dist.distributed_c10d, barrier=_barrier)
     # DTensor's collectives end at once, not at the first use of what they give: a wrapper for that would be PrivateUse1
-    put.put(functional_collectives, _maybe_wrap_tensor=torch.ops._c10d_functional.wait_tensor)
+    functional: Any = importlib.import_module("torch.distributed._functional_collectives")
+    put.put(functional, _maybe_wrap_tensor=torch.ops._c10d_functional.wait_tensor)
     tensors: Any = importlib.import_module("torch.distributed.tensor")
     # C++ says "meta", which FSDP refuses
     put.put(tensors.DTensor, device=property(lambda self: self._local_tensor.device))
@@ -170,7 +170,10 @@ class Lent:
                 return
 
 
-class Work(TORCH._C._distributed_c10d.Work):
+_Handle: Any = TORCH._C._distributed_c10d.Work if dist.is_available() else object  # some builds have no ranks
+
+
+class Work(_Handle):
     """The handle of one message: `hold` lets the current stream wait for its end."""
 
     def __init__(self, hold: Callable[[], None], ended: Callable[[], bool] = lambda: True) -> None:

@@ -5,7 +5,6 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
-from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any, NoReturn, TypeAlias
 
@@ -59,7 +58,7 @@ def replace_functions(put: Replacements, module: ModuleType) -> None:
     passes: Any = TORCH.autograd.function.BackwardCFunction
     put.put(passes, apply=_on_devices_of_inputs(passes.apply))
     leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
-    ForkingPickler.register(SimTensor, partial(_refuse, leaves))
+    TORCH.multiprocessing.reductions.reduction.ForkingPickler.register(SimTensor, partial(_refuse, leaves))
 
 
 def _of_values(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,6 +6,7 @@ CUDA's lists, and optimizers work on all parameters at once ("foreach").
 """
 
 import functools
+import os
 import sys
 import threading
 import warnings
@@ -40,7 +41,7 @@ from simgpu.ground import attention, device_kind, inductor, places, recurrent
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
-_MESHES = torch.distributed.device_mesh.__file__
+_MESHES = os.path.join(os.path.dirname(torch.distributed.__file__), "device_mesh.py")  # not there in some builds
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _NUMBERED = torch.linspace, torch.arange  # PyTorch's own: CUDA's face puts others in their place
 

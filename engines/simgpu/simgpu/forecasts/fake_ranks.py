@@ -117,7 +117,7 @@ class _Event:
 
 
 _dist: Any = dist  # its stubs leave out what DistributedDataParallel uses
-_helper, _assign = parallel.DistributedDataParallel._ddp_init_helper, _dist._compute_bucket_assignment_by_size
+_helper = parallel.DistributedDataParallel._ddp_init_helper
 
 
 def _with_buckets(
@@ -126,12 +126,14 @@ def _with_buckets(
     """Give a DistributedDataParallel from the start the buckets that it makes after the first backward pass: in the
     order of gradients, which is taken to be that of the parameters from the last to the first."""
 
+    plain = _dist._compute_bucket_assignment_by_size
+
     def assign(tensors: list[torch.Tensor], limits: list[int], *more: Any) -> tuple[list[list[int]], list[int]]:
         if limits != [sys.maxsize]:
-            return _assign(tensors, limits, *more)
+            return plain(tensors, limits, *more)
         first = _dist._DEFAULT_FIRST_BUCKET_BYTES if self.bucket_bytes_cap_default else self.bucket_bytes_cap
         sizes = [first, self.bucket_bytes_cap]
-        buckets, limits = _assign(tensors[::-1], sizes, more[0][::-1])
+        buckets, limits = plain(tensors[::-1], sizes, more[0][::-1])
         return [[len(tensors) - 1 - at for at in bucket] for bucket in buckets[::-1]], limits[::-1]
 
     with mock.patch.object(dist, "_compute_bucket_assignment_by_size", assign):

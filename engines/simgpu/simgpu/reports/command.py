@@ -3,14 +3,14 @@
 import argparse
 import atexit
 import json
-import multiprocessing
 import os
 import sys
 import time
 from dataclasses import asdict, dataclass
-from multiprocessing import util
 from pathlib import Path
 from typing import Any
+
+from torch import multiprocessing
 
 from simgpu.clock.lines import ENDED, Error
 from simgpu.device import communication
@@ -162,9 +162,12 @@ def _start(told: str, rank: str) -> None:
     known["limits"] = tuple(known["limits"])
     wished = Wishes(**known)
     session = wished.start(shows=rank == "0")
-    if rank != "0" and multiprocessing.parent_process() is None:
+    is_child = multiprocessing.parent_process() is not None
+    if rank != "0" and not is_child:
         atexit.register(_tell_in_rank, wished, session, rank)
-    elif rank == "0" and multiprocessing.parent_process() is not None:  # such a child ends without calling atexit
+    elif rank == "0" and is_child:  # such a child ends without calling atexit
+        from multiprocessing import util
+
         util.Finalize(None, _finish_in_rank, (wished, session), exitpriority=0)
     elif rank == "0":
         atexit.register(_finish_in_rank, wished, session)
