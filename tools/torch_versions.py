@@ -37,9 +37,12 @@ def main() -> int:
         if setup.returncode:
             return setup.returncode
         python = venv / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-        tests = [str(python), "-m", "pytest", "--nbval", "-n", "2", "notebooks", "tests"]
-        done = subprocess.run(tests, cwd=ROOT, env={**os.environ, "COURSE_DEVICE": "sim"})
-        status = status or done.returncode
+        tests = "pytest", "--nbval", "-n", "2", "notebooks", "tests"
+        for words in (("tools.torch_contract",), tests):  # names that are gone are a list, and not its tracebacks
+            done = subprocess.run([python, "-m", *words], cwd=ROOT, env={**os.environ, "COURSE_DEVICE": "sim"})
+            status = status or done.returncode
+            if done.returncode:
+                break
     return status
 
 
