@@ -1,16 +1,15 @@
-"""What do the tests of the simulated GPU share? A fresh one for each test, and a look at wrapper and values."""
+"""Helpers of the simulated GPU's tests: accounts of nothing, forked children, a look at wrapper and values."""
 
 import os
 from pathlib import Path
 
-import pytest
 import torch
 
 import simgpu
 from simgpu.device import child_process, enabling, hiding
 from tests import children
 
-__all__ = ["_fresh", "consistent", "forget", "fork_children", "on_sim"]
+__all__ = ["consistent", "forget", "fork_children", "on_sim"]
 
 
 def fork_children(monkeypatch):
@@ -33,15 +32,6 @@ def forget():
     memory.live.clear()  # the references that would have said when these storages die
     for gpu in memory.gpus:
         gpu.allocated_bytes = gpu.peak_bytes = gpu.storages = 0
-
-
-@pytest.fixture(autouse=True)
-def _fresh():
-    simgpu.enable()
-    forget()
-    yield
-    torch.set_default_device(None)
-    simgpu.reset()
 
 
 def on_sim(*shape, **options):

@@ -8,9 +8,6 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import simgpu
-from tests.simgpu.simulated import _fresh, consistent, on_sim  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 HALF, FLOAT, DOUBLE = torch.float16, torch.float32, torch.float64
 LENGTH = 512

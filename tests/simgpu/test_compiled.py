@@ -12,9 +12,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 @pytest.fixture(autouse=True)
@@ -138,7 +135,7 @@ def test_numbers_that_a_program_puts_on_its_device_are_in_the_kernel():
     assert found.error == "" and len(found.graphs) == 1 and not any(kernel.library for kernel in found.kernels)
 
 
-def test_devices_and_the_face_make_no_difference(_fresh):  # noqa: F811
+def test_devices_and_the_face_make_no_difference(_fresh):
     model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), torch.ones(4, 8)
     on_cpu = simgpu.compiled(model, x)
     on_sim = simgpu.compiled(model.to("sim"), x.to("sim"))

@@ -10,9 +10,6 @@ from torch import nn
 import simgpu
 from simgpu.ground.units import seconds_text
 from tests import children
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,10 @@ from torch import nn
 
 import simgpu
 from simgpu.ground import inductor
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 @pytest.fixture(params=["sim", "cuda"])
-def device(request, _fresh):  # noqa: F811
+def device(request, _fresh):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     if request.param == "sim":

@@ -7,9 +7,6 @@ import torch
 
 import simgpu
 from tests import children
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 LEAVE = {
     "nothing": lambda: None,

@@ -12,13 +12,10 @@ from torch import nn
 from torch.nn import functional
 
 import simgpu
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 @pytest.fixture(autouse=True)
-def _face(_fresh):  # noqa: F811
+def _face(_fresh):
     with simgpu.cuda(gpus=2, memory="1 GiB"):
         yield
     torch.use_deterministic_algorithms(False)

@@ -14,10 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import simgpu
 from simgpu.ground import autocast
-from tests.simgpu.simulated import _fresh, consistent  # noqa: F401
+from tests.simgpu.simulated import consistent
 from tests.waiting import calls
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 MADE = {
     "zeros": lambda d: torch.zeros(2, device=d),
     "tensor": lambda d: torch.tensor([1.0, 2.0], device=d),
@@ -42,7 +41,7 @@ MADE = {
 
 
 @pytest.fixture(autouse=True)
-def _face(_fresh):  # noqa: F811
+def _face(_fresh):
     with simgpu.cuda(gpus=2, memory="1 GiB"):
         yield
 

@@ -7,14 +7,12 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 import simgpu
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 
 
 @pytest.fixture(autouse=True)
-def _face(_fresh):  # noqa: F811
+def _face(_fresh):
     with simgpu.cuda(memory="1 GiB"):
         yield
 

@@ -5,11 +5,8 @@ import json
 import pytest
 import torch
 
-import simgpu
 from simgpu.face import programs
 from tests import children
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 TRAIN = """import sys
 import torch

@@ -4,10 +4,8 @@ import os
 
 import pytest
 
-import simgpu
 from tests import children
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 TESTS = """import pytest
 import torch
 from conftest import SEEN

@@ -11,7 +11,6 @@ import torch
 import simgpu
 from tests import children
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 RANKS = """import os
 import torch
 import torch.distributed as dist

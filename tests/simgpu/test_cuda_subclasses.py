@@ -7,9 +7,6 @@ import pytest
 import torch
 
 import simgpu
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 class Image(torch.Tensor):
@@ -34,7 +31,7 @@ class Image(torch.Tensor):
 
 
 @pytest.fixture(autouse=True)
-def _face(_fresh):  # noqa: F811
+def _face(_fresh):
     with simgpu.cuda(memory="1 GiB"):
         yield
 

@@ -5,9 +5,7 @@ import torch
 from torch import nn
 
 import simgpu
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 MODULES = (
     torch, torch._C, torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams, torch.cuda.graphs,
     torch.cuda.nvtx, torch.amp, torch.amp.autocast_mode, torch.amp.grad_scaler, torch.accelerator, torch.version,

@@ -10,14 +10,12 @@ import torch
 from torch.nn.functional import one_hot
 
 import simgpu
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 linalg = torch.linalg
 
 
 @pytest.fixture(autouse=True)
-def _face(_fresh):  # noqa: F811
+def _face(_fresh):
     with simgpu.cuda(gpus=2, memory="1 GiB"):
         yield
 

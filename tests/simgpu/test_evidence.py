@@ -11,11 +11,9 @@ from torch import nn
 
 import simgpu
 from simgpu import evidence, gpus
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
 GUIDE = Path(__file__).parents[2] / "docs" / "simulated_gpu.md"
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 BAR = simgpu.error_bar()
 
 

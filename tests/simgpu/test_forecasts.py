@@ -21,9 +21,6 @@ from simgpu.device import enabling
 from simgpu.forecasts import fake_device
 from simgpu.forecasts.fake_device import usual_step
 from tests.simgpu import strategies
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 def images():
@@ -383,7 +380,6 @@ def test_a_forecast_leaves_other_threads_their_models():
     assert model.weight.std() > 0.5 and autocast.device == "cpu" and type(model.weight) is nn.Parameter
 
 
-@pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 def test_ranks_are_forecast_alike_with_cudas_face_on():
     expected = told_alone(of_ranks)
     with simgpu.cuda(memory="1 GiB"):

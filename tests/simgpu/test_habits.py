@@ -19,7 +19,6 @@ from simgpu.reports.limits import limit
 from simgpu.reports.rules import RULES
 from tests import children
 from tests.simgpu.rule_programs import BAD, GOOD, STYLES, edited
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
 CASES = [  # each bad program in one of the three styles, and once a week in all
     pytest.param(style, code, edit, marks=[pytest.mark.slow] * ((at + number) % len(STYLES) > 0))

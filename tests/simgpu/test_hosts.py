@@ -13,7 +13,6 @@ from simgpu.device import state
 from simgpu.ground.units import seconds_text
 from simgpu.machine import hosts, profiles
 from simgpu.reports import against
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
 US = 100.0
 HOST = simgpu.Host(US)

@@ -8,9 +8,7 @@ import torch
 
 import simgpu
 from simgpu.device import enabling
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 MIB = 2**20
 
 

@@ -9,9 +9,6 @@ from torch import nn
 import simgpu
 from simgpu.clock.events import GRADIENTS, OPTIMIZER, Kernel, Step
 from simgpu.device import enabling
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 def make_model():

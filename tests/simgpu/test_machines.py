@@ -4,11 +4,8 @@ from functools import partial
 
 import pytest
 
-import simgpu
 from tests import imitated
 from tests.imitated import BROWSER, MAC, THREE_GPUS, WITHOUT_RANKS
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 PROGRAM = """import os, subprocess, sys
 import torch

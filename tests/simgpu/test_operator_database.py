@@ -8,8 +8,6 @@ import torch
 import simgpu
 from tests.simgpu import operators as operator_database
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-
 
 @pytest.mark.parametrize(("every", "limit"), [(20, 2), pytest.param(1, 10**9, marks=pytest.mark.slow)])
 def test_operators_have_the_cpus_results(every, limit):

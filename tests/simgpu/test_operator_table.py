@@ -14,7 +14,6 @@ import simgpu
 from simgpu import flops
 from simgpu.machine import operator_table
 from simgpu.machine.operator_table import ROWS, is_library, kind_of, row_of
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
 NEWER = {
     "_upsample_lanczos2d_aa",
@@ -96,7 +95,6 @@ def encoder(device):
         layer(torch.ones(2, 5, 8, device=device))
 
 
-@pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 @pytest.mark.parametrize("program", [grouped, recurrent, attention, encoder])
 def test_who_counts_operations_and_the_clock_have_the_same_formulas(program):
     counting = pytest.importorskip("course_utils.counting")  # which an engine installed alone has not

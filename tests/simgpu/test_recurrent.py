@@ -10,8 +10,6 @@ from torch.utils._pytree import tree_leaves
 
 import simgpu
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "LSTM": lambda: nn.LSTM(6, 8),
     "two layers": lambda: nn.LSTM(6, 8, 2, bidirectional=True, dropout=0.3, batch_first=True),

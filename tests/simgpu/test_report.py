@@ -13,9 +13,6 @@ from simgpu.clock.player import play
 from simgpu.device import state
 from simgpu.reports.limits import limit
 from tests import children
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 HEAD = """import torch
 from torch import nn

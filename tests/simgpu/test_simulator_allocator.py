@@ -19,7 +19,6 @@ from simgpu.device import torch_functions
 from simgpu.ground.replacements import Replacements
 from tests.simgpu.simulated import forget
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 MIB = 2**20
 
 

@@ -10,8 +10,6 @@ from torch import nn
 
 import simgpu
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-
 
 @pytest.fixture(autouse=True)
 def _fresh():

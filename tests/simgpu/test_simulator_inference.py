@@ -6,9 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from tests.simgpu.simulated import _fresh, on_sim  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+from tests.simgpu.simulated import on_sim
 
 
 def _mixed_formats():

@@ -9,9 +9,7 @@ from torch import nn
 
 import simgpu
 from tests import interrupts
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 KIB = 1024
 
 

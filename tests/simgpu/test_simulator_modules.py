@@ -14,10 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-import simgpu
-from tests.simgpu.simulated import _fresh, consistent, on_sim  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+from tests.simgpu.simulated import consistent, on_sim
 
 
 def make_model():

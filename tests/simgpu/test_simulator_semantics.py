@@ -8,10 +8,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 import simgpu
-from tests.simgpu.simulated import _fresh, consistent, on_sim  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-
+from tests.simgpu.simulated import consistent, on_sim
 
 FACTORIES = {
     "zeros": lambda d: torch.zeros(2, 3, device=d),

@@ -8,9 +8,7 @@ import torch
 import simgpu
 from simgpu import gpus
 from simgpu.device import enabling
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 C = simgpu.Costs()
 LIGHT_NS, LIBRARY_NS, COPY_NS = map(simgpu.hosts.DEFAULT.price_ns, ("light", "library", "copy"))
 T4 = gpus.get("T4")

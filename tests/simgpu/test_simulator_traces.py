@@ -11,9 +11,6 @@ from torch import nn
 from torch.profiler import record_function
 
 import simgpu
-from tests.simgpu.simulated import _fresh  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 
 
 def training(steps=2):

@@ -9,9 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import simgpu
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 STEPS, CLASSES = 10, 5
 
 

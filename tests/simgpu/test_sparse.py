@@ -9,14 +9,12 @@ from torch import nn
 
 import simgpu
 from simgpu.device import enabling
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 PLACES = ("cuda", "cpu")
 
 
 @pytest.fixture(autouse=True)
-def _face(_fresh):  # noqa: F811
+def _face(_fresh):
     with simgpu.cuda(gpus=2, memory="1 GiB"):
         yield
 

@@ -17,8 +17,6 @@ import torch
 import simgpu
 from tests import children
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-
 # What Python and PyTorch note at their first use of something; counters go up besides.
 THEIRS = {"__warningregistry__", "__annotations_cache__", "_compiled_autograd_enabled", "_FakeScriptObject_cls"}
 TRAIN = """

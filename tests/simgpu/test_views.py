@@ -5,11 +5,8 @@ from collections import Counter
 import pytest
 import torch
 
-import simgpu
 from tests.simgpu import view_programs
-from tests.simgpu.simulated import _fresh, consistent  # noqa: F401
-
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+from tests.simgpu.simulated import consistent
 
 
 def gradient_after(device, reshape, change):
