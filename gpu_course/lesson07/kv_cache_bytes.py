@@ -1,12 +1,10 @@
-"""How much memory do the keys and values of running requests take? A model that answers keeps them, page by page."""
+"""The exercise “The memory of a KV cache”."""
 
 import math
 
 import torch
 
-from gpu_course.checks import Case, edges, lesson
-
-exercise = lesson("07")
+from gpu_course.checks import Case, edges, exercise
 
 
 @exercise(

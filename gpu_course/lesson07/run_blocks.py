@@ -1,4 +1,4 @@
-"""Did an answer checkpoint the right blocks: same result, same gradients, within the limit, none too many?"""
+"""The exercise “Checkpoint the right blocks”."""
 
 import functools
 import itertools
@@ -9,11 +9,9 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from course_utils import counting
-from gpu_course.checks import Case, edges, lesson
+from gpu_course.checks import Case, edges, exercise
 from gpu_course.common.budgets import Floor
 from gpu_course.common.probes import left_changed, state_of
-
-exercise = lesson("07")
 
 
 @exercise(

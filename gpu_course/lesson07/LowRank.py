@@ -1,4 +1,4 @@
-"""Does a layer train two thin matrices beside a frozen one, and start as the frozen one was?"""
+"""The exercise “A low-rank layer”."""
 
 import copy
 from typing import Any
@@ -7,10 +7,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edit, exercise
 from gpu_course.common.probes import detached, is_a_module
-
-exercise = lesson("07")
 
 
 @exercise(
