@@ -14,6 +14,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import Dataset
 
 from gpu_course.common.gradients import plain, seeded, watched
+from ranklaunch import preload
+
+preload("course_utils.counting")  # the ranks of many cells use it
 
 
 def each(call: Callable, columns: Callable[[int], list[list[torch.Tensor]]]) -> list[Any]:

@@ -9,7 +9,7 @@ from torch import nn
 
 from gpu_course.checks import Case, difference
 from gpu_course.common.ranks import check_call
-from gpu_course.lesson09 import cases as cases
+from gpu_course.lesson09 import cases
 
 
 def check_shares(case: Case, by_rank: list[list[list[int]]], data: range) -> None:
