@@ -2,13 +2,19 @@
 
 from gpu_course.common import with_ranks  # noqa: F401 (says where there are none)
 from gpu_course.lesson10 import measured, pipelines, plans, samples
-from gpu_course.lesson10.choosing import MEASURED, choose_measured
-from gpu_course.lesson10.schedules import last_rank, write_schedule
-from gpu_course.lesson10.sharding import Scaled, gather_state, reshard, start_sharded, train_sharded
-from gpu_course.lesson10.splitting import TASKS, choose_meshes, rank_bytes, split_attention
+from gpu_course.lesson10.choose_measured import MEASURED, choose_measured
+from gpu_course.lesson10.choose_meshes import TASKS, choose_meshes
+from gpu_course.lesson10.gather_state import gather_state
+from gpu_course.lesson10.last_rank import last_rank
+from gpu_course.lesson10.rank_bytes import rank_bytes
+from gpu_course.lesson10.reshard import reshard
+from gpu_course.lesson10.split_attention import split_attention
+from gpu_course.lesson10.start_sharded import Scaled, start_sharded
+from gpu_course.lesson10.train_sharded import train_sharded
+from gpu_course.lesson10.write_schedule import write_schedule
 
-__all__ = [
-    "MEASURED", "TASKS", "Scaled", "choose_measured", "choose_meshes", "gather_state", "last_rank", "measured",
-    "pipelines", "plans", "rank_bytes", "reshard", "samples", "split_attention", "start_sharded", "train_sharded",
-    "write_schedule",
+__all__ = [  # noqa: RUF022, exercises in the order of the lesson
+    "write_schedule", "last_rank", "train_sharded", "gather_state", "start_sharded", "reshard", "split_attention",
+    "rank_bytes", "choose_meshes", "choose_measured", "MEASURED", "TASKS", "Scaled", "measured", "pipelines", "plans",
+    "samples",
 ]  # fmt: skip

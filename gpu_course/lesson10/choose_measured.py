@@ -1,13 +1,9 @@
-"""Which split would you have run, and how long did it take whoever ran it? The exercise on measured clusters."""
+"""The exercise “Choose a split that somebody measured”."""
 
 from typing import Any
 
-from gpu_course.checks import Case, edit, lesson, whole_numbers
+from gpu_course.checks import Case, edit, exercise, whole_numbers
 from gpu_course.lesson10 import measured
-
-__all__ = ["MEASURED", "choose_measured"]
-
-exercise = lesson("10")
 
 MEASURED = {"1B on 64 GPUs": ("1B", 64), "8B on 64 GPUs": ("8B", 64), "80B on 128 GPUs": ("80B", 128)}
 _SIZES = "(data, tensor, pipeline, ZeRO stage, sequences of a micro-batch)"
