@@ -16,7 +16,7 @@ torch.version.cuda = "13.0"
 torch._C._cuda_getDeviceCount = lambda: 3
 torch.cuda._cached_device_count = 3
 """
-_HOOK = """import importlib.abc, importlib.machinery, sys
+_HOOK = """import importlib.abc, importlib.util, sys
 
 class Hook(importlib.abc.MetaPathFinder):
     def __init__(self, name, after):
@@ -27,7 +27,7 @@ class Hook(importlib.abc.MetaPathFinder):
         if name != self.name:
             return None
         sys.meta_path.remove(self)
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
+        spec = importlib.util.find_spec(name)
         run = spec.loader.exec_module
         spec.loader.exec_module = lambda module: (run(module), self.after(module))
         return spec
@@ -43,6 +43,7 @@ def forget(module):
         delattr(module, name)
 
 Hook("torch._C", forget)
+Hook("torch", lambda module: setattr(module.ops, "symm_mem", types.SimpleNamespace()))  # C++ has none then
 tensor = sys.modules["torch.distributed.tensor"] = types.ModuleType("torch.distributed.tensor")
 tensor.DTensor = type("DTensor", (), {{"__torch_dispatch__": classmethod(lambda *_: 0)}})
 """

@@ -52,6 +52,7 @@ def train(place):
     return next(model.parameters()).device
 
 
+assert {"00", "14"} <= {found.lesson for found in catalogue.registry()} < set(catalogue.numbers())
 print(train(DEVICE))
 lesson00.double.check(lambda x, device: x.to(device) + x.to(device))
 lesson12.average.check(lambda *args: 0)

@@ -1,4 +1,4 @@
-"""Is this device a real GPU, on which a kernel can run as it is?"""
+"""Is this device a real GPU of CUDA, on which a kernel can run as it is, and is its memory the host's?"""
 
 import torch
 
@@ -8,4 +8,13 @@ def is_real(device: torch.device) -> bool:
 
     `simgpu` is never switched on in a process that has a real one.
     """
-    return device.type == "cuda" and torch._C._get_privateuse1_backend_name() != "sim"
+    return device.type == "cuda" and not _simulated()
+
+
+def on_host(device: torch.device) -> bool:
+    """Return whether tensors on `device` lie in memory that the CPU can read: its own, or a simulated GPU's."""
+    return device.type == "cpu" or _simulated()
+
+
+def _simulated() -> bool:
+    return torch._C._get_privateuse1_backend_name() == "sim"

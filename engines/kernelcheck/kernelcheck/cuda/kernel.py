@@ -22,7 +22,7 @@ from kernelcheck.cuda import gpu, processes, toolchain
 from kernelcheck.cuda.report import CudaFault, Memory, Report, SharedArray, Three, describe
 from kernelcheck.cuda.rules import refused
 from kernelcheck.cuda.text import CudaText
-from kernelcheck.devices import is_real
+from kernelcheck.devices import is_real, on_host
 from kernelcheck.faults import CompileError
 
 SHARED_MOST = 227 * 1024  # with dynamic shared memory, which a launch asks for
@@ -129,9 +129,10 @@ class Kernel:
         """Run the kernel and return what it did. What is wrong with it raises `CudaFault`, and nothing is written.
 
         A tensor is passed as its memory, as `data_ptr` is: a kernel knows no strides. On a simulated GPU it is the CPU
-        memory behind it. Tensors on a GPU are copied, the launch is looked at on the CPU (unless it has more than two
-        million threads), and where nothing is wrong it runs for real, by `torch.cuda._compile_kernel`; there a double
-        is not passed for a float, and `report.ran_on` names the GPU. `limit` is in seconds of the CPU's time.
+        memory behind it, and that of a Mac or of Intel is copied there and back. Tensors on CUDA are copied, the launch
+        is looked at on the CPU (unless it has more than two million threads), and where nothing is wrong it runs for
+        real, by `torch.cuda._compile_kernel`; there a double is not passed for a float, and `report.ran_on` names the
+        GPU. `limit` is in seconds of the CPU's time.
         """
         report = self.check(grid, block, args, shared_mem, limit=limit)
         if report.fault:
@@ -239,7 +240,7 @@ class Kernel:
                     raise self._fault(report, memories, outcome["undefined"], limit)
             for memory, piece, (_, stored, *_) in zip(memories, pieces, outcome["arrays"], strict=True):
                 if stored and not is_real(memory.tensor.device):
-                    _bytes(memory)[:] = piece
+                    _write(memory, piece)
 
     def _trial(
         self, folder: Path, text: str, offsets: list[int], memories: list[Memory], limit: float
@@ -328,7 +329,7 @@ def _dims(what: str, dim: Dim) -> Three:
 def _bytes(memory: Memory) -> np.ndarray:
     """Return the bytes of a memory of the CPU as they are, of a GPU a copy."""
     storage, count = memory.tensor.untyped_storage(), memory.hi - memory.lo
-    if is_real(memory.tensor.device):
+    if not on_host(memory.tensor.device):
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         return whole[memory.lo : memory.hi].cpu().numpy()
     return (
@@ -338,14 +339,25 @@ def _bytes(memory: Memory) -> np.ndarray:
     )
 
 
+def _write(memory: Memory, piece: np.ndarray) -> None:
+    """Write to a memory what a launch on the CPU left in its copy."""
+    if on_host(memory.tensor.device):
+        _bytes(memory)[:] = piece
+        return
+    storage = memory.tensor.untyped_storage()
+    whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+    whole[memory.lo : memory.hi] = torch.from_numpy(np.array(piece)).to(storage.device)
+
+
 def _pointed(index: int, parameter: Parameter, value: object) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
         raise CudaFault("arguments", f"argument {index} is {type(value).__name__}; `{parameter}` needs a tensor")
     wanted = _TORCH.get(parameter.code)
     if wanted and value.dtype != wanted and {value.dtype, wanted} not in _SIGNLESS:
         raise CudaFault("arguments", f"argument {index} is {value.dtype}; `{parameter}` needs {wanted}")
-    if value.device.type not in ("cpu", "sim", "cuda"):
-        raise CudaFault("arguments", f"argument {index}, `{parameter.name}`, is on {value.device}")
+    if value.device.type not in ("cpu", "sim", "cuda", "mps", "xpu"):
+        where = f"argument {index}, `{parameter.name}`, is on {value.device}"
+        raise CudaFault("arguments", f"{where}: give one on the CPU or a GPU, such as that of .cpu()")
     return value.detach()
 
 

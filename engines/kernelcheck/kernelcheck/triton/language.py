@@ -302,12 +302,30 @@ def _difference(first: Launch, other: Launch) -> tuple[str, int] | None:
 
 
 def triton(interpreter: bool = False) -> tuple[Any, Any]:
-    """Return `triton` and `triton.language`: the installed ones where CUDA works, else those of this interpreter.
+    """Return `triton` and `triton.language`: the installed ones where they work, else those of this interpreter.
 
-    With `interpreter=True`, or where KERNELCHECK_DEVICE is set and not "cuda", always those of this interpreter.
+    They work where a first small kernel has run on a GPU of CUDA: that needs a C compiler, and a GPU which that Triton
+    knows. A line says why they do not, once. With `interpreter=True`, or where KERNELCHECK_DEVICE is set and not
+    "cuda", always those of this interpreter.
     """
     wanted = os.environ.get("KERNELCHECK_DEVICE") or "cuda"
     there = torch.cuda.is_available() and is_real(torch.device("cuda"))
-    if not interpreter and wanted == "cuda" and there and importlib.util.find_spec("triton"):
+    if not interpreter and wanted == "cuda" and there and _installed_works():
         return importlib.import_module("triton"), importlib.import_module("triton.language")
     return namespace, tl
+
+
+@functools.cache
+def _installed_works() -> bool:
+    """Return whether the installed Triton, if there is one, has run a kernel; print in a line why it has not."""
+    if not importlib.util.find_spec("triton"):
+        return False
+    try:
+        out = torch.zeros(16, device="cuda")
+        importlib.import_module("kernelcheck.triton.first").ones[(1,)](out, 16)
+        why = "" if out.sum().item() == 16 else "its first kernel wrote wrong numbers"
+    except Exception as error:  # of Triton, its compiler, the C compiler, the driver
+        why = f"{type(error).__name__}: {str(error).strip()}".partition("\n")[0]
+    if why:
+        print(f"The installed Triton does not work here, so kernels run in an interpreter on the CPU. {why}")
+    return not why
