@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from simgpu.ground import device_kind, places
+from simgpu.ground.calls import Call
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine import kernels_of_kinds
 
@@ -118,17 +119,23 @@ def _fall_back(name: str, run: _Run, func: Operator, args: Args, kwargs: Kwargs)
 
 
 def register(library: torch.library.Library) -> None:
-    """Let `linalg.svd`, which PyTorch takes apart before it comes here, be an operator that runs on the CPU."""
-    operator = torch.ops.aten.linalg_svd.default
-    library.impl(
-        "linalg_svd",
-        lambda *args, **kwargs: _fall_back("linalg_svd", _taken_apart, operator, args, kwargs),
-        "AutogradMeta",
-    )
+    """Let what PyTorch takes apart before it comes here do as on MPS: `linalg.svd` and `linalg.matrix_rank`."""
+    svd, ranks = torch.ops.aten.linalg_svd.default, torch.ops.aten.linalg_matrix_rank
+    taken_apart = partial(_fall_back, "linalg_svd", lambda func, args, kwargs: func.decompose(*args, **kwargs), svd)
+    library.impl("linalg_svd", lambda *args, **kwargs: taken_apart(args, kwargs), "AutogradMeta")
+    for overload in ("default", "tol_tensor", "atol_rtol_tensor", "atol_rtol_float"):
+        operator = getattr(ranks, overload)
+        library.impl(operator.name().removeprefix("aten::"), partial(_rank, operator), "AutogradMeta")
 
 
-def _taken_apart(func: Operator, args: Args, kwargs: Kwargs) -> Any:
-    return func.decompose(*args, **kwargs)
+def _rank(operator: Operator, *args: Any, **kwargs: Any) -> Any:
+    name = "_linalg_eigh.eigenvalues" if Call(operator, args, kwargs)["hermitian"] else "_linalg_svd.U"
+    return _without_kernel(name, _on_the_cpu, operator, args, kwargs)
+
+
+def _on_the_cpu(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
+    moved = [one.cpu() if isinstance(one, torch.Tensor) else one for one in args]
+    return func(*moved, **kwargs).to(args[0].device)
 
 
 def _warn(name: str) -> None:

@@ -117,8 +117,13 @@ def restore(before: Settings) -> None:
 
 
 def is_simulated(device: torch.device | str) -> bool:
-    """Return whether `device` is a simulated GPU here: of the type `sim`, or `cuda` while `simgpu.cuda` is on."""
-    return enabling.enabled() and device_kind.is_ours(torch.device(device))
+    """Return whether `device` is a simulated GPU here: of the type `sim`, or `cuda` while `simgpu.cuda` is on.
+
+    Not under `simgpu.mps` and `simgpu.xpu`: whoever asks this goes the way of the simulated GPU, and a program there is
+    to go that of a real Mac's GPU, or Intel's.
+    """
+    chosen = torch.device(device).type
+    return enabling.enabled() and (chosen == "sim" or chosen == device_kind.kind == "cuda")
 
 
 def idle() -> bool:

@@ -389,6 +389,8 @@ def _as_sparse(inner: torch.Tensor, index: int) -> SimTensor:
             f"the simulated GPU has no tensors of layout {inner.layout}: use dense ones, or layouts COO, CSR and CSC"
         )
     device_kind.refuse_tensor(inner.dtype)
+    if device_kind.kind == "mps" and inner.layout is not torch.sparse_coo:
+        raise NotImplementedError(f"Could not run 'new_compressed_tensor' from the '{state.world.devices[0]}' device.")
     shell = torch.empty(inner.shape, layout=inner.layout, dtype=inner.dtype, device="meta")
     tensor: Any = TORCH.Tensor._make_subclass(SimTensor, shell, False, dispatch_device=True)
     tensor._inner, tensor._index, tensor._layout = inner, index, SPARSE

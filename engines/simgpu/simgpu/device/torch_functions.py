@@ -57,8 +57,13 @@ def replace_functions(put: Replacements, module: ModuleType) -> None:
     put.put(torch.autograd, _engine_run_backward=_in_words_of_sim(TORCH.autograd._engine_run_backward))
     passes: Any = TORCH.autograd.function.BackwardCFunction
     put.put(passes, apply=_on_devices_of_inputs(passes.apply))
-    leaves = "a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()"
-    TORCH.multiprocessing.reductions.reduction.ForkingPickler.register(SimTensor, partial(_refuse, leaves))
+    TORCH.multiprocessing.reductions.reduction.ForkingPickler.register(SimTensor, _refuse_to_leave)
+
+
+def _refuse_to_leave(tensor: SimTensor) -> NoReturn:
+    if device_kind.kind == "mps":
+        raise RuntimeError("_share_filename_: only available on CPU")
+    raise RuntimeError("a tensor on the simulated GPU cannot be sent to another process: send tensor.cpu()")
 
 
 def _of_values(plain: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,6 @@ Sources: MPSEvent.mm, MPSAllocator.mm and MPSGuardImpl.h of aten/src/ATen/mps.
 import functools
 import itertools
 import os
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -16,7 +15,6 @@ from simgpu.device.generators import DefaultGenerator
 from simgpu.device.state import Device
 from simgpu.device.tensor import SimTensor
 from simgpu.face import accelerator
-from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
@@ -140,9 +138,6 @@ def replace(put: Replacements) -> None:
     put.put(torch.accelerator, **dict.fromkeys([*named, "get_memory_info", "empty_cache"], _no_statistics))
     put.put(torch.accelerator, current_stream=lambda device=None: Stream(), set_stream=lambda stream: None)
     put.put(SimTensor, share_memory_=_share)
-    for name in ("csr", "csc", "bsr", "bsc", "compressed"):
-        name = f"sparse_{name}_tensor"
-        put.put(torch, **{name: _without_compressed(getattr(torch, name))})
     library = torch.library.Library("aten", "IMPL")
     library.impl("linear", mps.linear, "AutogradMeta")
     cpu_fallback.register(library)
@@ -160,25 +155,6 @@ def _forget_answers() -> None:
 
 def _no_statistics(*args: Any, **kwargs: Any) -> NoReturn:
     raise RuntimeError(_NO_STATISTICS)
-
-
-def _without_compressed(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return a constructor of compressed sparse tensors, which MPS has not (`new_compressed_tensor` in ATen)."""
-
-    @functools.wraps(plain)
-    def made(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-        on_gpu = (
-            any(isinstance(one, SimTensor) for one in args)
-            if device is None
-            else device_kind.is_ours(torch.device(device))
-        )
-        if on_gpu:
-            raise NotImplementedError(
-                f"Could not run 'new_compressed_tensor' from the '{state.world.devices[0]}' device."
-            )
-        return plain(*args, device=device, **kwargs)
-
-    return made
 
 
 def _share(self: SimTensor) -> NoReturn:

@@ -73,13 +73,18 @@ def without_kernel(kind: str) -> dict[str, str]:
     for name in [name for name in missing if name.partition(".")[0] in _OF_THE_CPU.split()]:
         del missing[name]
     for name, one in table.items():
-        if not one.keys & _EXPLICIT or "MPS" in keys[name]:
+        base = name.partition(".")[0]
+        others = [other for other in (base, f"{base}_", *_overloads(base)) if other in table]
+        if name in missing or not one.keys & _EXPLICIT or any("MPS" in keys[other] for other in others):
             continue
-        base, _, overload = name.partition(".")
-        writes = (f"{base}.{overload}_out" if overload else f"{base}.out", f"{base}_" + (overload and f".{overload}"))
-        behind = [other for other in writes if other in missing and "CUDA" in keys[other]]
+        behind = [missing[other] for other in others if "CUDA" in keys[other] and other in missing]
         missing |= dict.fromkeys([name], behind[0]) if behind else {}
     return missing
+
+
+@functools.cache
+def _overloads(base: str) -> tuple[str, ...]:
+    return tuple(name for name in _table() if name.startswith(f"{base}."))
 
 
 def named(name: str) -> str:
