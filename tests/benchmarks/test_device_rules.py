@@ -7,7 +7,6 @@ import simgpu
 from benchmarks import device_rules
 from simgpu.ground import device_kind
 from simgpu.machine import kernels_of_kinds
-from tests.simgpu.simulated import _fresh  # noqa: F401
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
 RULES = [rule for kind in ("mps", "xpu") for rule in device_rules.read(kind)]
