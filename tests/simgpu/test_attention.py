@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import simgpu
@@ -134,3 +135,29 @@ def test_a_forecast_chooses_as_the_device_does():
     ahead = simgpu.forecast(model, lambda: torch.randn(1, LENGTH, 64), torch.optim.SGD)
     assert any("efficient_attention" in record.name for record in ahead.on("T4").records)
     assert ahead.memory.peak_bytes < 3 * SCORES_BYTES
+
+
+def test_bfloat16_is_the_formula_with_all_scores_below_compute_capability_8():
+    """`less_than_sm80_mem_efficient_dtypes` in sdp_utils.cpp has no bfloat16."""
+    names = {}
+    for gpu in ("T4", "A100 40GB"):
+        simgpu.enable(spec=gpu)
+        with simgpu.timeline() as timeline:
+            F.scaled_dot_product_attention(*qkv(length=8, dtype=torch.bfloat16))
+        names[gpu] = [record.name for record in timeline.select("kernel")]
+    simgpu.enable(spec="T4")
+    assert names["T4"].count("bmm") == 2 and not any("attention" in name for name in names["T4"])
+    assert len(names["A100 40GB"]) == 1 and "attention" in names["A100 40GB"][0]
+
+
+def test_a_forecast_for_an_old_gpu_has_the_scores_of_bfloat16_attention_in_its_memory():
+    def forward(model, batch, optimizer):
+        F.scaled_dot_product_attention(*[model(batch)] * 3).sum().backward()
+
+    def make() -> nn.Module:
+        return nn.Linear(16, 16, dtype=torch.bfloat16)
+
+    ahead = simgpu.forecast(make, lambda: torch.zeros(1, 4, 512, 16, dtype=torch.bfloat16), step=forward)
+    scores = 4 * 512 * 512 * 2
+    old, new = (ahead.on(gpu).what_if(host="server").peak for gpu in ("T4", "A100 40GB"))
+    assert old > new + scores and new == ahead.memory.peak_bytes

@@ -217,7 +217,7 @@ def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Generator[None
         if kind != "cuda":
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
         if kind == "sim":
-            stack.enter_context(_kernels_of_cuda())
+            stack.enter_context(_kernels_of_cuda(rank.recorder))
         stack.enter_context(_Fake(rank, simulated=kind == "sim"))
         stack.enter_context(_OneDevice(fake_device(device), simulated=kind == "sim"))
         yield
@@ -242,7 +242,7 @@ class _Fake(FakeTensorMode):
     ) -> Any:
         with torch._C.DisableTorchFunction():
             if func is _ATTENTION and self.simulated:  # it comes here in inference mode alone
-                return _attention(*args, **(kwargs or {}))
+                return _attention(self.rank.recorder, *args, **(kwargs or {}))
             result = super().__torch_dispatch__(func, types, args, kwargs or {})
             if collectives.is_one(func):
                 return self.rank.talk(func, args, result)
@@ -298,12 +298,12 @@ class _OneDevice(TorchFunctionMode):
 
 
 @contextmanager
-def _kernels_of_cuda() -> Generator[None]:
+def _kernels_of_cuda(recorder: Recorder) -> Generator[None]:
     """Inside, attention and recurrent layers on fake CPU tensors are the kernels that CUDA would choose."""
     library = torch.library.Library("aten", "IMPL")
-    library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
+    library.impl("scaled_dot_product_attention", functools.partial(_attention, recorder), "AutogradCPU")
     for name in recurrent.NAMES:
-        library.impl(name, functools.partial(_recurrent, name), "AutogradCPU")
+        library.impl(name, functools.partial(_recurrent, recorder, name), "AutogradCPU")
     try:
         yield
     finally:
@@ -311,19 +311,25 @@ def _kernels_of_cuda() -> Generator[None]:
 
 
 def _attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, **options: Any,
+    recorder: Recorder, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0, is_causal: bool = False, **options: Any,
 ) -> torch.Tensor:  # fmt: skip
     inner = [one for one in (query, key, value, attn_mask) if one is not None]
     if all(isinstance(one, FakeTensor) for one in inner):  # a DTensor does it by its own rules
-        mixed = attention.fused(query, key, value, attn_mask, dropout_p, is_causal, inner=inner, **options)
-        if mixed is not None:
-            return mixed
+        formula: Any = torch.ops.aten._scaled_dot_product_attention_math
+        recorder.by_capability |= query.dtype is torch.bfloat16
+        mixed = attention.fused(
+            query, key, value, attn_mask, dropout_p, is_causal, inner=inner, capability=recorder.capability, **options
+        )
+        return formula(query, key, value, attn_mask, dropout_p, is_causal, **options)[0] if mixed is None else mixed
     return _ATTENTION.decompose(query, key, value, attn_mask, dropout_p, is_causal, **options)
 
 
-def _recurrent(name: str, *args: Any) -> Any:
-    return (recurrent.run if isinstance(args[0], FakeTensor) else recurrent.composite)(name, args)
+def _recurrent(recorder: Recorder, name: str, *args: Any) -> Any:
+    if not isinstance(args[0], FakeTensor):
+        return recurrent.composite(name, args)
+    recorder.by_capability |= args[0].dtype is torch.bfloat16
+    return recurrent.run(name, args, recorder.capability)
 
 
 def _asked_by_a_mesh() -> bool:

@@ -22,6 +22,8 @@ from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.machine.rates import Costs
 
+_AMPERE, _OLD = (8, 0), (7, 5)  # compute capability from which kernels for bfloat16 are the same, and one below
+
 
 def forecast(
     make_model: Callable[[], nn.Module],
@@ -71,10 +73,11 @@ def forecast(
     another.
 
     Left out of memory: what kernels need inside (workspaces), what the CUDA context and libraries take, fragmentation.
-    Under autocast `nn.GRU` and `nn.RNN` are run as on the CPU, the inputs of all time steps at once; the simulated GPU
-    does otherwise, and there some per cent are too many. Left out of time: the host's own work, copies from and to it,
+    Left out of time: the host's own work, copies from and to it,
     compiling (`compiled`). Float32 products are without TF32 and convolutions with it, as PyTorch's settings say at
     the call.
+    Attention and recurrent layers in bfloat16 run other kernels on GPUs older than compute capability 8.0: `memory` is
+    that of newer ones, and `on` of an older one runs the program again, once.
     Attention that the CPU cannot compute in one operator (dropout, a mask that needs gradients, heads of unequal sizes)
     is the plain formula.
 
@@ -106,6 +109,11 @@ class Forecast:
         """The run of the program of a GPU, which that of a CPU or of CUDA is not."""
         return self._run if self._device is None or self._device.type == "sim" else self._program(None)
 
+    @cached_property
+    def _of_old_gpus(self) -> "_FakeRun":
+        """The run of the program on a GPU older than compute capability 8.0, where some kernels are others."""
+        return self._program(None, capability=_OLD) if self._timed.by_capability else self._timed
+
     @property
     def events(self) -> tuple[Event, ...]:
         """What the timed step asks of a GPU, in order, each kernel with its phase and line; `on` plays them."""
@@ -130,13 +138,17 @@ class Forecast:
             raise ValueError("give spec, or cluster and ranks: a GPU, or of a forecast for several ranks their cluster")
         given: Any = spec if cluster is None else cluster.gpu
         there = hosts.DEFAULT if cluster is None else cluster.host
-        row, parts = priced(given, "spec"), self.memory.parts.by_owner()
-        grown = ("activations", "temporaries") if self.memory.peak_moment.phase != OPTIMIZER else ("activations",)
+        row = priced(given, "spec")
+        old = row.compute_capability is not None and row.compute_capability < _AMPERE
+        run = self._of_old_gpus if old else self._timed
+        memory = run.memory if run is not self._timed else self.memory
+        parts = memory.parts.by_owner()
+        grown = ("activations", "temporaries") if memory.peak_moment.phase != OPTIMIZER else ("activations",)
         basis = Basis(
             machine=Machine(row, hosts.get(host or there), cluster, costs or Costs()), gpus=1,
-            used=self._ranks or 1, events=self.events, first=0, last=1,
+            used=self._ranks or 1, events=run.events, first=0, last=1,
             capacity=row.memory_bytes, owners={"weights": parts.pop("parameters"), **parts},
-            scaling=sum(parts[owner] for owner in grown), optimizer=self._timed.optimizer,
+            scaling=sum(parts[owner] for owner in grown), optimizer=run.optimizer,
         )  # fmt: skip
         return TimeForecast.of(basis)
 
@@ -193,6 +205,7 @@ class _FakeRun:
     events: tuple[Event, ...]
     optimizer: Optimizer
     compiled: tuple[Compiled, ...] = ()
+    by_capability: bool = False  # whether GPUs older than compute capability 8.0 run other kernels
 
 
 def _run(
@@ -200,9 +213,10 @@ def _run(
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
     step: Callable[[nn.Module, Any, torch.optim.Optimizer | None], object], ranks: int | None,
     device: torch.device | None, compiled: tuple[str | None] | None = None,
+    capability: tuple[int, int] | None = None,
 ) -> _FakeRun:  # fmt: skip
     """Run the program for one step or two, each operator accounted and recorded; `compiled` holds the mode."""
-    recorder = Recorder()
+    recorder = Recorder(capability)
     compiler = None if compiled is None else Compiler(recorder, compiled[0])
     with fake_program(device, make_model, make_batch, make_optimizer, recorder, ranks) as program:
         if compiler is not None:
@@ -216,7 +230,9 @@ def _run(
                 step(*program)
                 recorder.log.step()
         graphs = () if compiler is None else tuple(compiler.found)
-        return _FakeRun(ledger.forecast(device), tuple(recorder.log.events), recorder.optimizer, graphs)
+        return _FakeRun(
+            ledger.forecast(device), tuple(recorder.log.events), recorder.optimizer, graphs, recorder.by_capability
+        )
 
 
 def _device(given: torch.device | str | None) -> torch.device | None:

@@ -16,9 +16,11 @@ from simgpu.ground import places
 class Recorder(OperatorLog):
     """Logs the operators of a program while it is entered, and whose step they are; streams and messages add theirs."""
 
-    def __init__(self) -> None:
+    def __init__(self, capability: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.optimizer = Optimizer()  # the one that this thread stepped last
+        self.capability = capability  # compute capability whose kernels are chosen; None: 8.0 or newer
+        self.by_capability = False  # whether an older GPU would choose another kernel than a newer one
 
     @contextmanager
     def optimizers(self) -> Generator[None]:

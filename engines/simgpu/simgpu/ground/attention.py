@@ -1,8 +1,7 @@
 """Which kernel does CUDA choose for attention, and what does it compute where the CPU has no such kernel?
 
-PyTorch 2.13 chooses in `sdp_utils.cpp` of aten/src/ATen/native/transformers/cuda. Older GPUs than those of compute
-capability 8.0 have no flash attention, and for bfloat16 the formula alone. They are told apart only where a program
-forbids the formula: else the choice is that of newer ones, so that a forecast holds for all.
+PyTorch 2.13 chooses in `sdp_utils.cpp` of aten/src/ATen/native/transformers/cuda. GPUs older than compute capability
+8.0 have no flash attention, and for bfloat16 the formula alone (`less_than_sm80_mem_efficient_dtypes`).
 """
 
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from simgpu.ground.torch_internals import TORCH
+from simgpu.ground.torch_internals import above_autograd
 
 aten = torch.ops.aten
 FLASH, EFFICIENT, FORMULA = "flash", "efficient", "formula"
@@ -32,7 +31,7 @@ def choice(
     """
     allowed = torch.backends.cuda
     forced = not allowed.math_sdp_enabled()
-    old = forced and (capability or _AMPERE) < _AMPERE
+    old = (capability or _AMPERE) < _AMPERE
     if _is_dense(query, key, value, gqa):
         if allowed.flash_sdp_enabled() and not old and _is_for_flash(query, key, value, mask, causal):
             return FLASH
@@ -160,7 +159,7 @@ def _backward(
     wanted: list[bool], is_causal: bool = False, *, scale: float | None = None,
 ) -> tuple[torch.Tensor | None, ...]:  # fmt: skip
     """Return the gradients of query, key, value and mask, None for those that are not `wanted`."""
-    with torch.enable_grad(), torch.random.fork_rng([]), _recorded():
+    with torch.enable_grad(), torch.random.fork_rng([]), above_autograd():
         if dropout_p:
             torch.set_rng_state(drawn_from)
         query, key, value = (
@@ -178,11 +177,3 @@ def _formula(
     causal: bool, scale: float | None,
 ) -> torch.Tensor:  # fmt: skip
     return aten._scaled_dot_product_attention_math(query, key, value, mask, dropout, causal, scale=scale)[0]
-
-
-def _recorded() -> Any:
-    """Let autograd record in here, where operators have no derivatives any more: below PyTorch's dispatcher."""
-    kinds, excluded = TORCH._C.DispatchKey, TORCH._C._dispatch_tls_local_exclude_set()
-    for kind in (kinds.AutogradCPU, kinds.AutogradOther, kinds.AutogradFunctionality, kinds.ADInplaceOrView):
-        excluded = excluded.remove(kind) if excluded.has(kind) else excluded
-    return TORCH._C._ForceDispatchKeyGuard(TORCH._C._dispatch_tls_local_include_set(), excluded)

@@ -13,16 +13,13 @@ from typing import Any
 import torch
 
 from simgpu.ground import device_kind
-from simgpu.ground.torch_internals import TORCH
+from simgpu.ground.torch_internals import TORCH, above_autograd
 
 _ATEN = torch.ops.aten
 LAYERS = ("rnn_relu", "rnn_tanh", "lstm", "gru")  # the place of each is cuDNN's number of its mode
 _LSTM = 2
 _FORMATS = (torch.float16, torch.float32, torch.float64)
 _BFLOAT16_FROM = (8, 0)  # compute capability, with cuDNN 9.13 (`supportsBFloat16RNNWithCuDNN` in CUDAHooks.cpp)
-_AUTOGRAD = TORCH._C.DispatchKeySet(TORCH._C.DispatchKey.AutogradCPU) | TORCH._C.DispatchKeySet(
-    TORCH._C.DispatchKey.ADInplaceOrView
-)
 _STATE_BYTES = torch.Generator().get_state().nbytes
 # Numbers kept for each output of a hidden layer and step: those that PyTorch's own fused cells keep (ATen's RNN.cu);
 # cuDNN does not publish the size of its reserve.
@@ -121,7 +118,7 @@ def _backward(
 ) -> tuple[Any, ...]:  # fmt: skip
     """Return the gradients of input, states and weights: the layer runs again with the CPU's autograd."""
     _refuse_evaluation(train)
-    with _above_autograd(), torch.enable_grad(), torch.random.fork_rng(devices=()):
+    with above_autograd(), torch.enable_grad(), torch.random.fork_rng(devices=()):
         if reserve.numel() >= _STATE_BYTES and dropout:
             torch.set_rng_state(reserve[:_STATE_BYTES].clone())
         leaves = [one.detach().requires_grad_() for one in (x, hx, *([] if cx is None else [cx]), *weights)]
@@ -152,9 +149,3 @@ def _shapes_of_backward(
 def _refuse_evaluation(train: bool) -> None:
     if not train and device_kind.kind == "cuda":
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
-
-
-def _above_autograd() -> Any:
-    """Return a context in which operators record gradients, though the caller is the kernel of an operator."""
-    excluded = torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
-    return TORCH._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from simgpu.clock.events import Event, Kernel, Log, Step, Wait
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.player import play
-from simgpu.device import state
+from simgpu.device import enabling, state
 from simgpu.device.compiled import Compiled, CompiledKernel, GraphBreak, GraphPass, compiled
 from simgpu.device.state import World
 from simgpu.device.timelines import Timeline
@@ -248,11 +248,21 @@ def _elsewhere() -> Generator[None]:
     put, here = Replacements(), state.world
     other = World(len(here.memory.gpus), here.clock.machine, _ROOM_BYTES)
     other.devices, other.only_shapes = here.devices, True
+    on = (
+        contextlib.nullcontext()
+        if enabling.enabled()
+        else enabling.enable(len(here.memory.gpus), here.clock.machine.gpu.name)
+    )
     try:
-        put.put(state, world=other)
-        yield
+        with on:  # the program, or its `with simgpu.cuda()`, may have ended
+            other.chosen = state.world.chosen
+            put.put(state, world=other)
+            try:
+                yield
+            finally:
+                put.undo()
     finally:
-        put.undo()
+        state.world = here
 
 
 # ---- events -------------------------------------------------------------------------------------------------------
