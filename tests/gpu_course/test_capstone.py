@@ -1,10 +1,12 @@
 """Is a capstone program that trains another way rejected by the name of what it does, and a right one scored?"""
 
 import itertools
+import re
 import runpy
 import struct
 import subprocess
 import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -12,198 +14,41 @@ import torch
 
 import simgpu
 from course_utils import counting, devices, plots, programs
-from gpu_course.checks import WrongAnswer
+from gpu_course.checks import WrongAnswer, read
 from gpu_course.lesson12 import cards, changes, program, scoring
 from gpu_course.lesson12.program import CPU, SMALL, Trial, case_of
 from tests import children
 
 REFERENCE = programs.path("capstone_reference.py").read_text(encoding="utf-8")
-needs_simulator = pytest.mark.skipif(devices.simulated() is None, reason="beside a real GPU the lesson tries this")
-LOSS = "            loss = loss_of(model, part) * (len(part) / len(window))\n"
-STEP = "        optimizer.step()\n        optimizer.zero_grad()  # until the next backward pass there is no gradient\n"
-LOOP = "    for step, window in enumerate(windows):\n"
-READ = "    losses = (losses / ranks).tolist()  # the one read\n"
 BEFORE = "    rank, ranks = (dist"
-SIM = 'if device.type == "sim":\n        '
+needs_simulator = pytest.mark.skipif(devices.simulated() is None, reason="beside a real GPU the lesson tries this")
 
 
-def edited(*pairs: str, source: str = REFERENCE) -> str:
-    """Return a program with texts replaced: old, new, old, new; each old one stands in it once."""
-    for old, new in zip(pairs[::2], pairs[1::2], strict=True):
-        assert source.count(old) == 1, old
-        source = source.replace(old, new)
+def stored(name: str, source: str) -> dict[str, dict[str, tuple[str, str]]]:
+    """Return the programs of a file of edits by group and name, each behind what the message must say."""
+    found = defaultdict(dict)
+    for row in read(Path(__file__).with_name(name)).rows:
+        found[row.belief][row.name] = row.why, edited(source, *row.answers[0].places)
+    return found
+
+
+def edited(source: str, *places: tuple[str, str]) -> str:
+    """Return a program with texts replaced, old by new; each old one stands in it once."""
+    for old, new in places:
+        begins = "^" if old.endswith("\n") else ""  # whole lines, or a piece of one
+        before, *rest = re.split(begins + re.escape(old), source, flags=re.MULTILINE)
+        assert len(rest) == 1, old
+        source = before + new + rest[0]
     return source
 
 
-def before_training(*lines: str) -> tuple[str, str]:
-    """Return the edit that puts lines at the beginning of `train`."""
-    return BEFORE, "".join(f"    {line}\n" for line in lines) + BEFORE
-
-
-# What a program does, and what the message must say. Most are the reference with one text replaced.
-CHEATS = {
-    "half of the rows": ("fewer tokens: 6 of 12 windows", LOSS, LOSS.replace("part)", "part[:1])", 1)),
-    "a smaller model": ("a smaller model", "return GPT(width,", "return GPT(width // 2,"),
-    "a layer that is not used": ("another model: with the same weights", "in self.blocks:", "in self.blocks[:1]:"),
-    "no causal mask": ("sees the future", "is_causal=True", "is_causal=False"),
-    "a layer used in evaluation alone": ("never trains blocks.1", "in self.blocks:",
-        "in self.blocks[: 1 + (not torch.is_grad_enabled())]:"),
-    "no backward pass": ("the backward pass is left out", "            loss.backward()  # gradients add up\n", ""),
-    "no optimizer step": ("skips the optimizer's step: 0 of 3", STEP, "        optimizer.zero_grad()\n"),
-    "two optimizer steps": ("another number of steps: 6 for 3", STEP, "        optimizer.step()\n" + STEP),
-    "more losses than steps": ("another number of steps: 4 losses", READ,
-        READ.replace(".tolist()", ".tolist() + [1.0]")),
-    "no zero_grad": ("trains another way", STEP, "        optimizer.step()\n"),
-    "gradients clipped": ("trains another way", STEP,
-        "        nn.utils.clip_grad_norm_(model.parameters(), 0.1)\n" + STEP),
-    "another learning rate": ("another optimizer: lr is 0.01", "lr=3e-3", "lr=1e-2"),
-    "plain gradient descent": ("another optimizer: weight_decay", "AdamW(parameters, lr=3e-3, fused=True)",
-        "SGD(parameters, lr=3e-3)"),
-    "losses written down": ("reports losses that are not", READ,
-        READ + "    losses = [5.4, 5.2, 5.0][: len(losses)]\n"),
-    "the losses of a few rows": ("windows go through the model more than once", "losses[step] += loss.detach()",
-        "losses[step] += loss_of(model, window[:1]).detach() / 2 if step else loss.detach()"),
-    "losses from a cache": (
-        "loss from a cache",
-        *before_training("if KEPT.setdefault('calls', []):", "    return [5.0] * len(starts)"),
-        "class Attention",
-        "KEPT = {'calls': [1]}\n\n\nclass Attention",
-    ),
-    "the evaluation text": (
-        "trains on the evaluation text",
-        *before_training(
-            "raw = chr(10).join(topics[name] for name in []) or None",
-            "from course_utils import data",
-            "text = data.tokens(torch.uint8)[2**18 :][: 2**15]",
-            "starts = starts % (2**15 - 100)",
-        ),
-    ),
-    "windows of its own": ("trains on other windows", *before_training("starts = starts // 2 + 3")),
-    "evaluation of less": ("evaluates something else", "starts, model.context, device).split(16)",
-        "starts[:1], model.context, device).split(16)"),
-    "a training step in evaluate": ("evaluate changes the model", "    total = torch.zeros((), device=device)\n",
-        "    total = torch.zeros((), device=device)\n    model.head.weight.mul_(1.001)\n"),
-    "weights of 16 bits": ("in 16 bits", "    return GPT(width, heads, layers, context)\n",
-        "    return GPT(width, heads, layers, context).bfloat16()\n"),
-    "a list that is read later": ("train returns no list of floats", READ,
-        READ.replace(".tolist()", "") + "    return losses\n"),
-    "a thread": (
-        "works after the clock",
-        *before_training(
-            "import threading, time", "threading.Thread(target=time.sleep, args=(3,), daemon=True).start()"
-        ),
-    ),
-    "computes on the CPU": (
-        "computed elsewhere than on the GPU",
-        *before_training(
-            'if device.type == "sim":',
-            "    state = {name: value.cpu() for name, value in model.state_dict().items()}",
-            "    twin = GPT(len(state['norm.weight']), model.blocks[0].attention.heads, 2, model.context)",
-            "    twin.load_state_dict(state)",
-            "    its = ITS.setdefault(id(optimizer), make_optimizer(twin))",
-            "    its.param_groups[0]['params'] = list(twin.parameters())",
-            "    found = train(twin, its, text, starts, torch.device('cpu'))",
-            "    model.load_state_dict(twin.state_dict())",
-            "    return found",
-        ),
-        "class Attention",
-        "ITS = {}\n\n\nclass Attention",
-    ),
-    "the second GPU": ("uses a second GPU", *before_training(SIM + "    torch.ones(9, device='sim:1') * 2")),
-    "the peak reset": ("changes what measures it: the peak", LOOP,
-        LOOP + "        torch.sim.reset_peak_memory_stats() if device.type == 'sim' else None\n"),
-    "a cheaper launch": (
-        "changes what measures it",
-        *before_training(
-            "import simgpu", SIM + "    simgpu.configure(host=simgpu.Host.of_launches(0.001))"
-        ),
-    ),
-    "a timeline of its own": (
-        "changes what measures it",
-        *before_training("from course_utils import counting", "counting.count = lambda: None"),
-    ),
-    "another program on the GPU": ("computes less on the GPU", LOSS,
-        LOSS.replace("part)", "part[:1] if device.type == 'sim' else part)", 1)),
-    "leaves": ("raises SystemExit", *before_training("raise SystemExit(0)")),
-    "an error": ("train raises ZeroDivisionError", *before_training("1 / 0")),
-    "a function missing": ("lacks load", "def load(path", "def loads(path"),
-    "other arguments": ("train takes other arguments", "def train(model, optimizer, text, starts, device):",
-        "def train(model, optimizer):"),
-    "another shape": ("the model returns the shape", "return self.head(self.norm(x))",
-        "return self.head(self.norm(x)).flatten(0, 1)"),
-}  # fmt: skip
-
-MEAN = "        self.share.grad /= self.ranks\n"
-UPDATED = "        self.update.step()\n"
-LATER = {  # what is wrong after a resume
-    "the optimizer is forgotten": ("the losses are others", '    optimizer.load_state_dict(saved["optimizer"])\n', ""),
-    "the weights are forgotten": ("the losses are others", '    model.load_state_dict(saved["model"])\n', ""),
-    "weights of 16 bits are kept": ("the losses are others", '{"model": model.state_dict()',
-        '{"model": {name: value.half() for name, value in model.state_dict().items()}'),
-    "the step is forgotten": ("load returns the step 0", 'return saved["step"]', "return 0"),
-    "nothing is written": ("raises FileNotFoundError", "    os.replace(", "    return\n    os.replace("),
-}  # fmt: skip
-RANKS = {  # what is wrong on two ranks
-    "the gradients stay apart": ("the weights are not those", "return Sharded(model)", "pass"),
-    "the gradients are added": ("the gradients are not the mean", MEAN, ""),
-    "each takes all rows": ("each rank computes all rows", "starts[:, rank::ranks]", "starts"),
-    "each reports its own loss": ("the losses are not those", "    if ranks > 1:\n        dist.all_reduce(losses)\n",
-        "    losses *= ranks\n"),
-    "the state in 16 bits": ("state is kept in 16 bits", UPDATED, UPDATED + """
-        for state in self.update.state.values():
-            state["exp_avg"] = state["exp_avg"].bfloat16().float()
-            state["exp_avg_sq"] = state["exp_avg_sq"].bfloat16()
-""", MEAN, MEAN + """
-        for state in self.update.state.values():
-            state["exp_avg_sq"] = state["exp_avg_sq"].float()
-"""),
-    "the state on the host": ("keeps on the host", UPDATED, UPDATED + """
-        for state in self.update.state.values():
-            state["kept"] = [state[name].cpu() for name in ("exp_avg", "exp_avg_sq")]
-            state["exp_avg"] = state["exp_avg_sq"] = None
-""", MEAN, MEAN + """
-        for state in self.update.state.values():
-            state["exp_avg"], state["exp_avg_sq"] = (one.to(self.whole.device) for one in state.pop("kept"))
-"""),
-    "no state is loaded": ("on two ranks after a resume the losses are others",
-        "        self.update.load_state_dict(state)\n", "        pass\n"),
-}  # fmt: skip
-
-
 IMAGES = program.IMAGES
-ENTRY = "    images, labels, variants = pictures(files, order[:, rank::ranks], device)\n"
-LOSS_OF = "            loss = F.cross_entropy(model(moved(image, variant)), label)"
-IMAGE_CHEATS = {  # of the second program
-    "half of the pictures": ("fewer pictures: 6 of 12", LOSS_OF,
-        LOSS_OF.replace("variant)), label)", "variant)[:1]), label[:1])")),
-    "a smaller model": ("a smaller model", "return Net(width,", "return Net(width // 2,"),
-    "a stage that is not used": ("another model", "        return self.head(x.mean(dim=(2, 3)))",
-        "        x = x.relu()\n        return self.head(x.mean(dim=(2, 3)))"),
-    "no augmentation": ("leaves the pictures where they are", ENTRY, ENTRY + "    variants = variants * 0\n"),
-    "the wrong direction": ("trains on other pictures", "places - (variants // 8)", "places + (variants // 8)"),
-    "the evaluation pictures": ("trains on the evaluation pictures", ENTRY,
-        "    files = getattr(model, 'others', files)\n    order = order % (32 * len(files))\n" + ENTRY,
-        "    total = torch.zeros((), device=device)\n", "    Net.others = files\n"
-        "    total = torch.zeros((), device=device)\n"),
-    "no backward pass": ("the backward pass is left out", "            loss.backward()  # gradients add up\n", ""),
-    "no optimizer step": ("skips the optimizer's step", STEP, "        optimizer.zero_grad()\n"),
-    "no zero_grad": ("trains another way", STEP, "        optimizer.step()\n"),
-    "another learning rate": ("another optimizer: lr is 0.01", "lr=3e-3", "lr=1e-2"),
-    "losses written down": ("reports losses that are not", READ,
-        READ + "    losses = [1.4, 1.3, 1.2][: len(losses)]\n"),
-    "evaluation of less": ("evaluates something else", "pictures(files, order, device)), strict",
-        "pictures(files, order[:1], device)), strict"),
-    "another program on the GPU": ("computes less on the GPU", LOSS_OF,
-        "            keep = 1 if device.type == 'sim' else len(image)\n"
-        + LOSS_OF.replace("variant)), label)", "variant)[:keep]), label[:keep])")),
-    "the second GPU": ("uses a second GPU", ENTRY, f"    {SIM}    torch.ones(9, device='sim:1') * 2\n" + ENTRY),
-    "the peak reset": ("changes what measures it: the peak", ENTRY,
-        f"    {SIM}    torch.sim.reset_peak_memory_stats()\n" + ENTRY),
-}  # fmt: skip
-IMAGE_RANKS = {  # the judge is that of the first program: what is its own there, the rows, and one more
-    "the gradients are added": RANKS["the gradients are added"],
-    "each takes all rows": ("each rank computes all rows", "order[:, rank::ranks]", "order"),
-}
+STORED = stored("capstone.diff", REFERENCE)
+CHEATS, LATER, RANKS = STORED["cheats"], STORED["later"], STORED["ranks"]
+OF_IMAGES = stored("capstone_images.diff", IMAGES.reference)  # the judge is that of the first program
+IMAGE_CHEATS = OF_IMAGES["cheats"]
+STYLES = {name: source for name, (_, source) in STORED["styles"].items()}
+STYLES["all changes, as the hints say"] = changes.changed(*changes.CHANGES)
 
 
 def tried(source: str, seed: int = 1, sizes: program.Sizes = SMALL) -> scoring.Costs:
@@ -223,15 +68,14 @@ ITS_OWN = (
     pytest.param(name, marks=[pytest.mark.slow] * (name not in ITS_OWN)) for name in IMAGE_CHEATS
 ])  # fmt: skip
 def test_a_second_program_that_trains_another_way_is_rejected_under_its_name(name):
-    phrase, *edits = IMAGE_CHEATS[name]
+    phrase, source = IMAGE_CHEATS[name]
     with pytest.raises(WrongAnswer) as found:
         if name == "the evaluation pictures":  # it keeps those that it was asked to evaluate
-            source = edited(*edits, source=IMAGES.reference)
             case, trial = case_of(source, kind="images").load(), Trial(IMAGES.small, 1)
             model, _ = trial.made(case, CPU)
             case.run("evaluate", model, trial.held_out, trial.tested, CPU)
             program.check_on_cpu(case, trial)
-        tried(edited(*edits, source=IMAGES.reference), sizes=IMAGES.small)
+        tried(source, sizes=IMAGES.small)
     assert phrase in scoring.sentence(found.value)
 
 
@@ -244,13 +88,13 @@ def test_a_second_program_is_right_and_resumes():
 @needs_simulator
 def test_a_second_program_that_is_wrong_after_a_resume_or_on_two_ranks_is_named():
     """Slow: who judges does not ask which program it is."""
-    phrase, *edits = LATER["the optimizer is forgotten"]
-    assert phrase in tried(edited(*edits, source=IMAGES.reference), sizes=IMAGES.small).resume
-    wrong = [edited(*edits, source=IMAGES.reference) for _, *edits in IMAGE_RANKS.values()]
+    phrase, source = OF_IMAGES["later"]["the optimizer is forgotten"]
+    assert phrase in tried(source, sizes=IMAGES.small).resume
+    wrong = [source for _, source in OF_IMAGES["ranks"].values()]
     found = scoring._on_ranks([(source, "a.py") for source in (IMAGES.given, IMAGES.reference, *wrong)], "images")
     assert [one["ranks"] for one in found[:2]] == ["", ""] and found[0]["messages"] == 18 + 1
     assert found[1]["kept_mib"] == pytest.approx(found[0]["kept_mib"] / 2, rel=0.01)
-    for (phrase, *_), one in zip(IMAGE_RANKS.values(), found[2:], strict=True):
+    for (phrase, *_), one in zip(OF_IMAGES["ranks"].values(), found[2:], strict=True):
         assert phrase in one["ranks"]
 
 
@@ -266,31 +110,31 @@ def _restored(monkeypatch):
 @needs_simulator
 @pytest.mark.parametrize("name", CHEATS)
 def test_a_program_that_trains_another_way_is_rejected_under_its_name(name):
-    phrase, *edits = CHEATS[name]
+    phrase, source = CHEATS[name]
     with pytest.raises(WrongAnswer) as found:
-        tried(edited(*edits))
+        tried(source)
     assert phrase in scoring.sentence(found.value)
 
 
 @needs_simulator
 @pytest.mark.parametrize("name", LATER)
 def test_a_resume_that_is_not_bitwise_is_named(name, tmp_path):
-    phrase, *edits = LATER[name]
+    phrase, source = LATER[name]
     simgpu.enable()
-    case = case_of(edited(*edits)).load()
+    case = case_of(source).load()
     assert phrase in program.resumes(case, Trial(SMALL, 4), torch.device("sim", 0), tmp_path / "run.pt")
 
 
 @needs_simulator
 def test_a_resume_that_is_not_bitwise_costs_its_credit():
-    phrase, *edits = LATER["the optimizer is forgotten"]
-    costs = tried(edited(*edits))
+    phrase, source = LATER["the optimizer is forgotten"]
+    costs = tried(source)
     assert phrase in costs.resume
     assert scoring.Score(costs, costs).level_of("resume") == 0
 
 
 def test_a_program_that_is_wrong_on_two_ranks_is_named():
-    sources = [edited(*edits) for _, *edits in RANKS.values()]
+    sources = [source for _, source in RANKS.values()]
     right, *found = scoring._on_ranks([(source, "my_capstone.py") for source in (REFERENCE, *sources)])
     assert right["ranks"] == "" and right["messages"] == 2 + 1 / 3
     for (phrase, *_), one in zip(RANKS.values(), found, strict=True):
@@ -381,30 +225,6 @@ def test_the_reference_names_the_first_step_whose_loss_is_no_number():
     optimizer.param_groups[0]["lr"] = float("inf")
     with pytest.raises(WrongAnswer, match="not a number from step 1 on"):
         program.run("train", model, optimizer, trial.text, trial.starts, CPU)
-
-
-PARTS = "        for part in window.chunk(2):  # half of the activations at a time\n"
-STYLES = {  # right programs, each in another style
-    "all changes, as the hints say": changes.changed(*changes.CHANGES),
-    "foreach": edited("fused=True", "foreach=True"),
-    "half of the products in 16 bits": edited(LOSS,
-        "            with torch.autocast(device.type, torch.bfloat16):\n    " + LOSS),
-    "text on the device": edited("text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes",
-        "text.to(device)[starts.to(device)[..., None] + torch.arange(context + 1, device=device)]"),
-    "whole batches": edited(PARTS, "        for part in [window]:\n"),
-    "all is kept": edited("checkpoint(block, x, use_reentrant=False)", "block(x)"),
-    "zero_grad before": edited(PARTS, "        optimizer.zero_grad()\n" + PARTS, STEP, "        optimizer.step()\n"),
-    "losses in a list": edited("losses = torch.zeros(len(starts), device=device)", "losses = []", PARTS,
-        "        losses.append(0)\n" + PARTS, "losses[step] += loss.detach()", "losses[step] += loss.detach()",
-        "        dist.all_reduce(losses)\n",
-        "        losses = torch.stack(losses)\n        dist.all_reduce(losses)\n", "(losses / ranks).tolist()",
-        "[one / ranks for one in (torch.stack(losses) if ranks == 1 else losses).tolist()]"),
-    "a training function inside": edited(
-        LOSS + "            loss.backward()  # gradients add up\n",
-        "            def closure():\n                loss = loss_of(model, part) * (len(part) / len(window))\n"
-        "                loss.backward()\n                return loss\n\n            loss = closure()\n",
-    ),
-}  # fmt: skip
 
 
 # One alone is judged by the tolerances of 16 bits, one has a function within `train`; of the others, each changes one
@@ -502,7 +322,7 @@ def test_no_subset_of_the_changes_of_one_level_reaches_another():
 ])  # fmt: skip
 def test_a_program_that_never_returns_is_ended(monkeypatch, line, phrase):
     monkeypatch.setattr(scoring, "LIMIT_S", 20.0)
-    score = scoring.score(edited(BEFORE, line + BEFORE), "my_capstone.py")
+    score = scoring.score(edited(REFERENCE, (BEFORE, line + BEFORE)), "my_capstone.py")
     assert score.costs is None and score.rejected.startswith(phrase) and str(score).startswith("It does not count")
 
 
