@@ -425,7 +425,7 @@ def test_answers_are_checked_where_the_reader_has_set_the_precision_in_the_newer
 
 
 def test_what_a_check_costs_beside_the_answer_is_little(double):
-    """In calls of functions; `benchmarks.costs` measures the time."""
+    """In calls of functions, which are the same on a busy machine."""
     costs = lambda: sandbox.State.capture(PLACES[-1]).restore(draws=False)  # noqa: E731
     costs()  # what it needs is imported
     assert calls(costs) < 5_000

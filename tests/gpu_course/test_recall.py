@@ -109,7 +109,6 @@ def test_a_lesson_without_earlier_ones_is_refused(lesson):
 
 
 def test_each_lesson_makes_the_three_items_that_it_asks_and_no_others(sim, monkeypatch):
-    """How long an item takes is measured in `benchmarks.costs`."""
     made, item = [], exam.items.Generator.item
     monkeypatch.setattr(exam.items.Generator, "item", lambda self, seed: made.append(self.name) or item(self, seed))
     for lesson in LESSONS:

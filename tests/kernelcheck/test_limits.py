@@ -127,7 +127,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     ids=lambda text: text[:20].strip(),
 )
 def test_a_long_text_is_read(text):
-    """That the time grows no faster than the text is measured in `benchmarks.costs`."""
+    """One whose time grows with the square of the text would take minutes."""
     try:
         toolchain._prepared(text)
         CudaText(text).local_arrays()

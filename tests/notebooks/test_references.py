@@ -20,7 +20,6 @@ EXERCISES = [e for e in registry() if e.name not in IN_CUDA or not kernelcheck.w
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: f"{e.lesson}-{e.name}")
 def test_it_passes_on_every_device_and_the_check_draws_each_edge_or_says_why_not(exercise):
-    """How long that takes is measured in `benchmarks.costs`."""
     with edges.recording() as seen:
         exercise.examine(exercise.reference, PLACES)
     if PLACES[-1].type == "sim":  # elsewhere some are drawn in another process

@@ -54,7 +54,6 @@ def test_an_import_loads_nothing_heavy(seen, step):
 
 
 def test_importing_the_packages_loads_little_and_no_room_but_the_one_named(seen):
-    """How long it takes is measured in `benchmarks.costs`."""
     steps, initialised = seen
     own = [name for name in steps["the course and the helper"] if name.split(".")[0] in walls.STOREYS]
     assert own == ["course_utils", "gpu_course"] and "course_utils.devices" in steps["devices"]
