@@ -13,7 +13,7 @@ import textwrap
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 __all__ = ["Caught", "Explanation", "caught", "explain", "names"]
@@ -66,24 +66,43 @@ class Caught:
 def explain(error: BaseException) -> Explanation:
     """Return the explanation of `error`, in words that hold on every device.
 
-    An error that is not known here is said to be unknown, with its type and the first line of its message.
+    Of an error with causes (`raise … from`), the innermost known one is explained, and `error` is named; the error
+    during whose handling it came is explained where `error` itself is not known. One that is not known here is said to
+    be unknown, with its type and the first line of its message.
     """
     if not isinstance(error, BaseException):
         raise TypeError(f"error is a {type(error).__name__}, it must be an exception")
-    message = str(error)
-    kind = f"{type(error).__module__}.{type(error).__qualname__}"
-    for name, pattern, what, why, now in _KNOWN:
-        match = re.search(pattern, f"{message}\n{kind}", re.DOTALL)
-        if match:
-            parts = {key: value for key, value in match.groupdict().items() if value is not None}
-            return Explanation(name, _fill(what, parts), why, now)
-    first = (message.strip().partition("\n")[0] or "no message")[:200]
+    causes = [error]
+    while (inner := causes[-1].__cause__) is not None and inner not in causes:
+        causes.append(inner)
+    if not error.__suppress_context__ and error.__context__ is not None:
+        causes.insert(0, error.__context__)
+    for one in reversed(causes):
+        known = _explained(one)
+        if known:
+            return known if one is error else replace(known, what=f"{known.what} Of it came {_headline(error)}")
     return Explanation(
         "unknown",
-        f"{type(error).__name__}: {first}",
+        _headline(error),
         "this course has no explanation of this error.",
         "read the message and the last line of your own code in the traceback; print shapes, dtypes and devices there.",
     )
+
+
+def _explained(error: BaseException) -> Explanation | None:
+    """Return the explanation of `error` by its own message and type alone; None where neither is known."""
+    text = f"{error}\n{type(error).__module__}.{type(error).__qualname__}"
+    for name, pattern, what, why, now in _KNOWN:
+        match = re.search(pattern, text, re.DOTALL)
+        if match:
+            parts = {key: value for key, value in match.groupdict().items() if value is not None}
+            return Explanation(name, _fill(what, parts), why, now)
+    return None
+
+
+def _headline(error: BaseException) -> str:
+    """Return the type and the first line of the message of `error`, cut to 200 letters."""
+    return f"{type(error).__name__}: {(str(error).strip().partition(chr(10))[0] or 'no message')[:200]}"
 
 
 @contextmanager

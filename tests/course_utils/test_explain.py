@@ -454,6 +454,50 @@ def test_an_unknown_error_is_said_to_be_unknown_and_a_long_message_is_cut(error,
     assert "no explanation" in found.why
 
 
+def raised_from(outer, inner):
+    """Raise `outer` because of `inner`."""
+    try:
+        raise inner
+    except Exception as error:
+        raise outer from error
+
+
+def raised_during(outer, inner):
+    """Raise `outer` while `inner` is handled."""
+    try:
+        raise inner
+    except Exception:
+        raise outer
+
+
+TOO_LARGE, ELSEWHERE_ON = RuntimeError("CUDA out of memory."), RuntimeError("weight must be on the same device")
+
+
+@pytest.mark.parametrize(("way", "outer", "inner", "name"), [
+    (raised_from, ValueError("could not run"), TOO_LARGE, "out of memory"),
+    (raised_from, RuntimeError("Out of memory? out of memory"), ELSEWHERE_ON, "two devices"),  # the cause, not the guess
+    (raised_from, TOO_LARGE, KeyError("x"), "out of memory"),
+    (raised_during, ValueError("could not run"), TOO_LARGE, "out of memory"),
+    (raised_during, TOO_LARGE, ModuleNotFoundError("No module named 'fast'"), "out of memory"),
+    (raised_during, ValueError("could not run"), KeyError("x"), "unknown"),
+])  # fmt: skip
+def test_the_innermost_known_cause_is_explained_and_the_outer_error_named(way, outer, inner, name):
+    with caught() as c:
+        way(type(outer)(*outer.args), type(inner)(*inner.args))
+    assert c.explanation.name == name
+    outermost = name == "unknown" or explain(type(outer)(*outer.args)).name == name
+    assert outermost or c.explanation.what.endswith(f"Of it came {type(outer).__name__}: {outer}")
+
+
+def test_an_error_that_hides_its_context_is_explained_alone():
+    with caught() as c:
+        try:
+            raise RuntimeError("CUDA out of memory.")
+        except RuntimeError:
+            raise ValueError("could not run") from None
+    assert c.explanation.name == "unknown"
+
+
 @pytest.mark.parametrize("kind", [5, "ValueError", None, int, ValueError("an instance"), (ValueError, KeyError)])
 def test_what_is_no_error_and_no_type_of_error_is_refused_by_name(kind):
     with pytest.raises(TypeError, match="error is a str"):
