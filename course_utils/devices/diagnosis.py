@@ -144,6 +144,8 @@ def _why_no_other(r: Report) -> tuple[str, str]:
 
 
 def _why_no_driver(r: Report, seen: bool) -> tuple[str, str]:
+    if re.fullmatch(r"4\.4\.0-\d+-Microsoft", r.system_version):  # WSL 2 has a kernel of its own, "-microsoft-standard"
+        return "wsl 1", "This is WSL 1, which has no GPU; WSL 2 has."
     if r.wsl:
         return "wsl without driver", "Linux under Windows (WSL) sees no NVIDIA driver."
     if r.container:
