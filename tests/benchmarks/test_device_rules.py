@@ -13,6 +13,15 @@ RULES = [rule for kind in ("mps", "xpu") for rule in device_rules.read(kind)]
 HERE = [rule for rule in RULES if not (rule.alone or rule.environment)]
 
 
+@pytest.fixture(autouse=True)
+def _two_gpus():
+    """Let there be simulated GPUs around each face, as many as other tests have."""
+    simgpu.enable()
+    yield
+    torch.set_default_device(None)
+    simgpu.reset()
+
+
 @pytest.fixture
 def _no_warnings_so_far(monkeypatch):
     """Let what PyTorch says once a process not have been said."""

@@ -270,9 +270,8 @@ def _put_on(kind: device_kind.Kind) -> None:
 
 
 def _take_off() -> None:
-    default, kind = torch.get_default_device().type, device_kind.kind
+    if torch.get_default_device().type == device_kind.kind:
+        torch.set_default_device(None)
     state.world.show(device_kind.KINDS["sim"])
     operators.forget()
     _replaced.undo()
-    if default == kind:
-        torch.set_default_device(None)
