@@ -193,10 +193,6 @@ def _assigned(node: ast.stmt) -> list[str]:
 
 
 # ---- the small helper -----------------------------------------------------------------------------------------------
-def test_course_utils_is_small():
-    assert 2_500 < walls.lines("course_utils") <= 5_000
-
-
 def test_each_room_of_course_utils_is_called_by_a_lesson_or_shared_by_rooms():
     """The lowest rooms that no lesson calls (arguments of all, tables, a setting of torch) each serve two others."""
     texts = walls.texts("notebooks")

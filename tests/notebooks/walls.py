@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tools import notebooks
 
-__all__ = ["ENGINES", "STOREYS", "forbidden", "home_of", "is_shelf", "lines", "rooms", "shown", "taken", "texts"]
+__all__ = ["ENGINES", "STOREYS", "forbidden", "home_of", "is_shelf", "rooms", "shown", "taken", "texts"]
 
 ROOT = notebooks.ROOT
 ENGINES = ("simgpu", "kernelcheck", "ranklaunch")
@@ -33,11 +33,6 @@ def texts(top: str) -> dict[str, str]:
         cells = [cell.source for cell in notebooks.read(path).cells if cell.cell_type == "code"]
         found[str(path.relative_to(ROOT))] = _MAGIC.sub(r"\1pass", "\n".join(cells))
     return found
-
-
-def lines(top: str) -> int:
-    """Return the lines of the Python files under a storey or a folder."""
-    return sum(len(text.splitlines()) for path, text in texts(top).items() if path.endswith(".py"))
 
 
 def home_of(path: str) -> str:
