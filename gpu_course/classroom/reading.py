@@ -24,8 +24,8 @@ __all__ = ["Line", "Unread", "lines"]
 _MOST_PIECES = 60  # into which a mail may have broken one line
 _MOST_BEFORE = 80  # signs of a name and a time before each of its rows
 _KEPT = frozenset("%+-._~;:,!=")  # besides letters and digits, all that a line consists of
-# Dashes of word processors, and signs of Arabic, Chinese, Greek and Japanese keyboards: a line holds none of them.
-_PLAIN = str.maketrans("‐‑‒–—−；：，！＝．％＋\u037e\u061b\u060c", "------;:,!=.%+;;,")
+# Dashes of word processors, and signs of Chinese and Japanese keyboards: a line holds none of them.
+_PLAIN = str.maketrans("‐‑‒–—−；：，！＝．％＋", "------;:,!=.%+")
 # Neither does it hold signs that are not seen: where a word may break, where other directions of writing begin.
 _UNSEEN = [0xAD, *range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x2070), 0xFE0E, 0xFE0F, 0xFEFF]
 _PLAIN |= dict.fromkeys(_UNSEEN)
@@ -187,16 +187,6 @@ def _as_windows(text: str) -> str:
     return text.encode("cp1252", "replace").decode("utf-8", "replace")
 
 
-def _without_ligatures(text: str) -> str:
-    """Return the text with two letters for each sign that a printed page has for both, such as ff."""
-    return re.sub("[\ufb00-\ufb06]", lambda found: unicodedata.normalize("NFKC", found[0]), text)
-
-
-def _without_hyphens(text: str) -> str:
-    """Return the text without the hyphens at which a word processor broke words."""
-    return re.sub(r"-\n", "", text)
-
-
 def _alone(text: str, before: str) -> str:
     """Return the text without what stands before each row as `before` does before the first: a time and a name."""
     if not before.strip() or len(before) > _MOST_BEFORE:
@@ -205,8 +195,7 @@ def _alone(text: str, before: str) -> str:
 
 
 _CHANGES: tuple[Callable[[str], str], ...] = (
-    str, _as_mail, _as_page, _as_both, _as_string, unquote, _as_columns, _as_form, _as_windows, _without_ligatures,
-    _without_hyphens,
+    str, _as_mail, _as_page, _as_both, _as_string, unquote, _as_columns, _as_form, _as_windows,
 )  # fmt: skip
 
 
