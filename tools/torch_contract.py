@@ -27,10 +27,9 @@ _ROOTS = {"torch": "torch", "TORCH": "torch", "BASE": "torch._C.TensorBase"}
 _NAME = re.compile(r"torch(\.\w+)+")
 _TAIL = re.compile(r"(\.(__\w+__|append|get|items|patch|remove|sort|values)\b.*)+$")  # of any object, mapping or list
 _REPLACING = ("put", "keep", "object", "multiple")  # attributes, by name
-# Private names of the standard library, and of packages that are not PyTorch.
+# Of named tuples, cloudpickle and multiprocessing.
 _OTHERS = {
-    "_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID", "_clear", "_current_frames", "_exit_function",
-    "_getframe", "_replace", "_run_exitfuncs", "_shutdown",
+    "_DYNAMIC_CLASS_TRACKER_BY_CLASS", "_DYNAMIC_CLASS_TRACKER_BY_ID", "_exit_function", "_replace", "_shutdown",
 }  # fmt: skip
 _OWN = ("torch.sim", "torch.ops.exercise08")  # what the simulated GPU and an answer add themselves
 
@@ -99,7 +98,7 @@ def _files() -> dict[str, dict[str, "_File"]]:
 
 @functools.cache
 def _defined() -> frozenset[str]:
-    """Return all names that the code of the repository gives to something itself."""
+    """Return all names of attributes that the code of the repository gives to objects itself."""
     return frozenset(name for files in _files().values() for one in files.values() for name in one.defined())
 
 
@@ -108,6 +107,8 @@ class _File:
 
     def __init__(self, tree: ast.Module) -> None:
         self._nodes, self._known = list(ast.walk(tree)), dict(_ROOTS)
+        imports = [node for node in self._nodes if isinstance(node, ast.Import | ast.ImportFrom)]
+        self._modules = {one.asname or one.name for node in imports for one in node.names}
         for node in self._nodes:
             if isinstance(node, ast.Import):
                 self._known |= {one.asname: one.name for one in node.names if one.asname and _is_torch(one.name)}
@@ -140,6 +141,8 @@ class _File:
             words = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
             if called in ("import_module", "get") and words and _is_torch(words[0]):
                 return words[0]
+            if called == "cast":
+                return self._path(node.args[-1])
             if called in ("getattr", "hasattr") and words:
                 owner = self._path(node.args[0])
                 return owner and f"{owner}.{words[0]}"
@@ -160,18 +163,18 @@ class _File:
         return {
             node.attr for node in attributes
             if node.attr.startswith("_") and not node.attr.startswith("__") and not self._path(node)
+            and ast.unparse(node.value) not in self._modules  # such as sys._getframe
         }  # fmt: skip
 
     def defined(self) -> Iterator[str]:
+        """Yield the names of attributes that this file gives to objects of its own classes."""
         for node in self._nodes:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef):
-                yield node.name
-            elif isinstance(node, ast.arg):
-                yield node.arg
-            elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-                yield node.id
-            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
                 yield from [node.attr] if getattr(node.value, "id", "") == "self" else []
+            for one in node.body if isinstance(node, ast.ClassDef) else ():
+                named = [one, *getattr(one, "targets", ()), getattr(one, "target", None)]
+                named += [name for target in named for name in getattr(target, "elts", ())]  # of a tuple
+                yield from (getattr(name, "id", "") or getattr(name, "name", "") for name in named)
 
     def _named(self, node: ast.AST) -> Iterator[str]:
         if isinstance(node, ast.Import):

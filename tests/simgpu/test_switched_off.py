@@ -18,7 +18,8 @@ import simgpu
 from tests import children
 
 # What Python and PyTorch note at their first use of something; counters go up besides.
-THEIRS = {"__warningregistry__", "__annotations_cache__", "_compiled_autograd_enabled", "_FakeScriptObject_cls"}
+THEIRS = {"__warningregistry__", "__annotations_cache__", "_compiled_autograd_enabled", "_FakeScriptObject_cls",
+          "index_to_external_object_weakref"}  # fmt: skip
 TRAIN = """
 def train(device, compiled=True):
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 4)).to(device)
@@ -44,6 +45,8 @@ for gpus in 2, 3:
 with simgpu.enable():
     with simgpu.cuda(gpus=2): train('cuda', False)
     train('sim', False)""",
+    "mps": "with simgpu.mps(): train('mps')",
+    "xpu": "with simgpu.xpu(fp64=False): train('xpu', False)",
     "a report": "with simgpu.cuda(record=True, races='warn') as face: train('cuda', False); str(face.report())",
     "shapes alone": "with simgpu.cuda(record=True, shapes=True) as face: train('cuda', False); str(face.report())",
     "a forecast": "simgpu.forecast(lambda: torch.nn.Linear(4, 4), lambda: torch.ones(2, 4))",
@@ -75,7 +78,8 @@ STATE = {
     ground.device_kind.current ground.device_kind.kind ground.device_kind.limits""",
     "what puts attributes back": "face.switch._replaced device.state.replaced",
     "of the process": """
-    device.cpu_fallback._warned device.state.forked pytest._given reports.current._last device.timelines._Range""",
+    device.cpu_fallback._warned device.state.forked pytest._given reports.current._last reports.observer._observers
+    device.timelines._Range""",
 }
 
 

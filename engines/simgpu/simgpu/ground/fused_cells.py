@@ -17,9 +17,9 @@ def register(library: torch.library.Library) -> None:
     """Register both kernels and their backward passes for CPU tensors, and the shapes of the backward passes."""
     library.impl("_thnn_fused_lstm_cell", _lstm, "CPU")
     library.impl("_thnn_fused_gru_cell", _gru, "CPU")
-    for key in ("CPU", "Meta"):
-        library.impl("_thnn_fused_lstm_cell_backward_impl", _lstm_backward, key)
-        library.impl("_thnn_fused_gru_cell_backward", _gru_backward, key)
+    for key in ("CPU", "Meta"):  # PyTorch 2.11 has shapes of its own
+        library.impl("_thnn_fused_lstm_cell_backward_impl", _lstm_backward, key, allow_override=True)
+        library.impl("_thnn_fused_gru_cell_backward", _gru_backward, key, allow_override=True)
 
 
 def lstm_cell(
