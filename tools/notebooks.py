@@ -29,7 +29,7 @@ from tools import address
 from tools.address import SETUP, STATED
 
 __all__ = [
-    "FOLDED", "LAST", "MACHINE", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute",
+    "CHECK", "FOLDED", "LAST", "MACHINE", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute",
     "kernel_environment", "lessons", "links", "new", "not_reference", "number", "read", "run", "title", "twice",
     "with_files", "with_minutes",
 ]  # fmt: skip
@@ -51,6 +51,7 @@ LAST = 'your_line.copy("")  # if a teacher collects these lines: your name betwe
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
 LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
+CHECK = re.compile(r"^\w+ = lesson(?P<lesson>\w+)\.(?P<name>\w+)\.check\(\w+\)$")  # the last cell of an exercise
 NEW_MINUTES = 10  # of a lesson that says nothing yet
 NEW_SLIDES = """# The slides of this lesson: a list of cells for each, by their ids. `make slides` makes them.
 slides = [
@@ -137,7 +138,7 @@ def with_minutes(text: str) -> str:
         text = re.sub(rf"^(\|.*{path.name}\).*?)(\d+ \| )+\d+ \|$", rf"\g<1>{row}", text, flags=re.MULTILINE)
         entry = rf"^(\|.*{path.name}\)\**)\|\d+\|\d+\|$"
         text = re.sub(entry, rf"\g<1>|{spine}|{every or spine}|", text, flags=re.MULTILINE)
-    entries = re.findall(r"^\|(\*\*)?.*\|(\d+)\|(\d+)\|$", text, re.MULTILINE)
+    entries = re.findall(r"^\|(\*\*)?(?!\[00b).*\|(\d+)\|(\d+)\|$", text, re.MULTILINE)  # 00b repeats lessons
     bold = round(sum(int(spine) for essential, spine, _ in entries if essential) / 60)
     everything = round(sum(int(every) for _, _, every in entries) / 60)
     return re.sub(r"about \d+ hours(.*) about \d+ hours", rf"about {bold} hours\g<1> about {everything} hours", text)

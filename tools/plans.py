@@ -18,7 +18,6 @@ PLANS = notebooks.ROOT / "docs" / "instructors" / "plans.md"
 SHOWN = 3  # mistakes of an exercise, the first that its author wrote down: they are met most often
 _ROW = re.compile(r"^\| (\d+) \| (\w*) ?\| (.*?) \| ?(.*?) ?\| ?(.*?) ?\|$", re.MULTILINE)
 _RECALL = re.compile(r"\brecall\.ask\(")
-_CHECK = re.compile(r"\blesson\w+\.(\w+)\.check\(")
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,7 @@ def cells(row: Row) -> list[NotebookNode]:
 
     Raises ValueError for a heading or an exercise that the lesson does not have.
     """
-    (path,) = (path for path in notebooks.lessons() if notebooks.number(path) == row.lesson)
-    lesson = notebooks.read(path).cells
+    lesson = _lesson(row).cells
     chosen, section, seen, given = [], set(), set(), _given(row, lesson)
     for index, cell in enumerate(lesson):
         if cell.cell_type == "markdown" and (headings := re.findall(r"^##+ (.*)", cell.source, re.MULTILINE)):
@@ -95,13 +93,16 @@ def cells(row: Row) -> list[NotebookNode]:
     return chosen
 
 
+def _lesson(row: Row) -> NotebookNode:
+    """Return the notebook of a row."""
+    (path,) = (path for path in notebooks.lessons() if notebooks.number(path) == row.lesson)
+    return notebooks.read(path)
+
+
 def _given(row: Row, lesson: list[NotebookNode]) -> set[int]:
     """Return which cells of a lesson are those of the row's exercises: of each the text, the stub and the check."""
-    checks = {
-        name: index
-        for index, cell in enumerate(lesson) if cell.cell_type == "code"
-        for name in _CHECK.findall(cell.source)
-    }  # fmt: skip
+    found = ((index, notebooks.CHECK.match(cell.source)) for index, cell in enumerate(lesson))
+    checks = {check["name"]: index for index, check in found if check}
     if missing := {*row.give} - checks.keys():
         raise ValueError(f"lesson {row.lesson} has no exercise {sorted(missing)}")
     return {checks[name] - before for name in row.give for before in range(3)}
@@ -118,8 +119,10 @@ def page(plan: Plan) -> str:
     for row in (row for row in plan.rows if row.lesson):
         parts.append(f"## Lesson {row.lesson}, {row.minutes} minutes")
         parts += [f"{row.wrong[0].upper()}{row.wrong[1:]}."] if row.wrong else []
+        found = filter(None, (notebooks.CHECK.match(cell.source) for cell in _lesson(row).cells))
+        lessons = {check["name"]: check["lesson"] for check in found}  # 00b has those of other lessons
         for name in row.give:
-            exercise = known[row.lesson, name]
+            exercise = known[lessons[name], name]
             mistakes = list({one.name: one for one in exercise.mistakes}.values())[:SHOWN]
             said = [f"| {one.name} | {one.why} |" for one in mistakes]
             table = "\n".join(["| what the answer does | what to say |", "|---|---|", *said])

@@ -25,6 +25,7 @@ LESSONS = notebooks.lessons()
 MAX_BYTES, MAX_CELL_LINES, MAX_PROGRAM_LINES, MAX_WORDS, MIN_SHOWN = 500_000, 25, 45, 120, 5
 MAX_COLUMNS = 92
 MAX_SPINE_MINUTES, MAX_STRETCH_MINUTES, MAX_CLAIMS = 90, 35, 3
+EVENING, MAX_EVENING_MINUTES, MAX_EVENING_CELLS, FIRST_STEP_MINUTES = "00b", 100, 60, 30
 # How much longer readers took than `minutes` says: 1.2 to 1.4 times in these lessons, at most 1.1 times in the others.
 PACE = dict.fromkeys(("06", "07", "08", "08b", "09", "10", "11", "12"), 1.3)
 NETWORK = re.compile(
@@ -218,7 +219,8 @@ def machinery_is_folded(path, notebook):
 
 
 def the_spine_is_short_and_has_places_to_stop(path, notebook):
-    assert spine_minutes(notebook) <= MAX_SPINE_MINUTES, f"the spine takes {spine_minutes(notebook):.0f} minutes"
+    most = MAX_EVENING_MINUTES if notebooks.number(path) == EVENING else MAX_SPINE_MINUTES
+    assert spine_minutes(notebook) <= most, f"the spine takes {spine_minutes(notebook):.0f} minutes"
     stretch, began = 0.0, "the start"
     for cell, needed, left in zip(notebook.cells, minutes(notebook), deeper(notebook), strict=True):
         stretch += 0 if left else needed
@@ -312,14 +314,16 @@ def no_except_is_bare(path, notebook):
 
 
 def every_exercise_is_a_triplet(path, notebook):
-    cells, module = notebook.cells, f"lesson{notebooks.number(path)}"
+    cells, own = notebook.cells, notebooks.number(path)
     checks = [c.source for c in code(notebook) if re.search(r"\blesson\d\db?\.\w+\.check\(", c.source)]
     stubs = [(place, stub_of(cell.source)) for place, cell in enumerate(cells) if cell.cell_type == "code"]
     stubs = [(place, stub) for place, stub in stubs if stub]
     for place, stub in stubs:
         text = cells[place - 1]
         assert text.cell_type == "markdown" and "minutes" in text.source, f"{stub.name}: no text with minutes before it"
-        wanted = f"{stub.name} = {module}.{stub.name}.check({stub.name})"
+        check = notebooks.CHECK.match(cells[place + 1].source)
+        room = f"lesson{check['lesson'] if check and own == EVENING else own}"
+        wanted = f"{stub.name} = {room}.{stub.name}.check({stub.name})"
         assert cells[place + 1].source == wanted, f"{stub.name}: the cell after it is not {wanted!r}"
     assert len(checks) == len(stubs), f"{len(checks)} checks, {len(stubs)} stubs"
 
@@ -440,10 +444,12 @@ def needed_names(function: Callable) -> set[str]:
 def not_shown(notebook: NotebookNode, lesson: str, earlier: set[str]) -> dict[str, set[str]]:
     """Return for each exercise the names that its reference needs and no cell above or `earlier` shows."""
     missing, seen = {}, set(earlier)
-    for cell in notebook.cells:
+    for place, cell in enumerate(notebook.cells):
         seen |= set(re.findall(r"[A-Za-z_]\w*", cell.source))
         stub = stub_of(cell.source) if cell.cell_type == "code" else None
-        if stub and (absent := needed_names(REFERENCES[lesson, stub.name]) - seen):
+        check = stub and notebooks.CHECK.match("".join(after.source for after in notebook.cells[place + 1 : place + 2]))
+        of = check["lesson"] if check else lesson
+        if stub and (absent := needed_names(REFERENCES[of, stub.name]) - seen):
             missing[stub.name] = absent
     return missing
 
@@ -454,6 +460,8 @@ def test_a_name_is_shown_before_an_exercise_needs_it_and_one_that_no_cell_shows_
         notebook = notebooks.read(lesson)
         number = notebooks.number(lesson)
         missing |= {f"{number} {name}": names for name, names in not_shown(notebook, number, earlier).items()}
+        if number == EVENING:  # which no lesson presupposes
+            continue
         for cell, left in zip(notebook.cells, deeper(notebook), strict=True):
             earlier |= set() if left else set(re.findall(r"[A-Za-z_]\w*", cell.source))
     assert missing == {}
@@ -613,3 +621,13 @@ def test_the_readme_and_the_course_map_repeat_what_the_title_cells_say():
         row = f"{stated['spine']} | {stated['every'] or stated['spine']} | {stated['exercises']} |"
         assert re.search(rf"{named}.* [^…]+ \| {re.escape(row)}$", readme, re.MULTILINE), row
         assert path is LESSONS[0] or re.search(rf"{path.name}\)\**\|{stated['spine']}\|", course_map), path.name
+
+
+def test_an_evening_has_sixty_cells_seven_exercises_of_lessons_and_a_first_step_after_half_an_hour():
+    (path,) = (path for path in LESSONS if notebooks.number(path) == EVENING)
+    evening = read(path)
+    assert len(evening.cells) <= MAX_EVENING_CELLS
+    solved = [check["lesson"] for check in (notebooks.CHECK.match(cell.source) for cell in code(evening)) if check]
+    assert len(solved) == 7 and EVENING not in solved
+    step = next(place for place, cell in enumerate(evening.cells) if "optimizer.step()" in cell.source)
+    assert sum(minutes(evening)[: step + 1]) <= FIRST_STEP_MINUTES
