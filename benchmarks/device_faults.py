@@ -4,6 +4,7 @@
     python -m benchmarks.device_faults --held-out            # those that were set aside
     python -m benchmarks.device_faults --first-contact       # rows of eleven more projects, written before any was run
     python -m benchmarks.device_faults --second-contact      # and of 23 more, in the same way
+    python -m benchmarks.device_faults --mps             # repairs for a Mac's GPU, of 2025 and 2026
     python -m benchmarks.device_faults --only "fork|race" --show  # rows in whose name this is found, with their errors
     python -m benchmarks.device_faults --clones FOLDER       # runs none: is each commit in FOLDER/owner/name?
 
@@ -63,6 +64,7 @@ PARTS = {
     "held-out": "the rows that were set aside, not the chosen ones",
     "first-contact": "rows of eleven more projects, written before any was run",
     "second-contact": "rows of 23 more projects, written before any was run",
+    "mps": "repairs of 2025 and 2026 of what goes wrong on a Mac's GPU, on the face of MPS",
 }
 LIMIT_S = 40
 SKIPPED = "skipped: it needs torch.cuda"
@@ -76,7 +78,7 @@ class Fault:
     commit: str
     kind: str
     wrong: str
-    part: str  # chosen, held-out, first-contact or second-contact
+    part: str  # chosen, held-out, first-contact, second-contact or mps
     repair: tuple[str, ...]  # the lines of the program, as those of a diff
     says: str = "same device"
     undecided: str = ""
@@ -107,15 +109,15 @@ def read() -> list[Fault]:
 
 def for_cpu(program: str) -> str:
     """Return a program as CI without a GPU runs it, or an empty text if it needs CUDA."""
-    program = re.sub(r'"cuda(:\d)?"', '"cpu"', program).replace(".cuda()", ".cpu()").replace('"nccl"', '"gloo"')
-    return "" if re.search(r"torch\.cuda(?!\.is_available)|pin_memory", program) else program
+    program = re.sub(r'"(cuda(:\d)?|mps)"', '"cpu"', program).replace(".cuda()", ".cpu()").replace('"nccl"', '"gloo"')
+    return "" if re.search(r"torch\.(cuda|mps)(?!\.is_available)|pin_memory", program) else program
 
 
 class Run:
     """A program in processes of its own, one for each rank."""
 
-    def __init__(self, program: str, *, face: bool, ranks: int = 1) -> None:
-        """Start it, on the CPU or on simulated GPUs with CUDA's face."""
+    def __init__(self, program: str, *, face: str, ranks: int = 1) -> None:
+        """Start it, on the CPU ("") or on simulated GPUs with a face, "cuda" or "mps"."""
         self._folder = tempfile.TemporaryDirectory()
         self._outputs = [Path(self._folder.name) / f"rank{rank}" for rank in range(ranks)]
         self._children = []
@@ -136,7 +138,7 @@ def _text(output: Path) -> str:
     return output.read_text(encoding="utf-8") if output.exists() else f"ended or stopped after {LIMIT_S} s"
 
 
-def _become(program: str, face: bool, rank: int, ranks: int, output: Path) -> None:
+def _become(program: str, face: str, rank: int, ranks: int, output: Path) -> None:
     """Run a program in this forked process, write how it ended, and end."""
     signal.alarm(LIMIT_S)
     here = os.getpid()
@@ -145,13 +147,15 @@ def _become(program: str, face: bool, rank: int, ranks: int, output: Path) -> No
             os.dup2(nowhere.fileno(), stream)
     error = ""
     try:
-        if face:
+        if face == "mps":
+            simgpu.mps()
+        elif face:
             simgpu.cuda(gpus=2, races="error")
         store = torch.distributed.FileStore(str(output.parent / "store"), ranks)
         names = {"torch": torch, "nn": torch.nn, "F": torch.nn.functional, "rank": rank, "store": store}
         exec(compile(program, "<program>", "exec"), names)
-        if face and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        if face == "mps" or (face and torch.cuda.is_initialized()):
+            torch.accelerator.synchronize()
     except BaseException as raised:
         error = f"{type(raised).__name__}: {raised}"
     if os.getpid() != here:  # a process that the program has forked
@@ -190,8 +194,9 @@ def try_out(fault: Fault) -> Ended:
     """Run the four programs of a row, at the same time."""
     programs = [fault.program(repaired=repaired) for repaired in (False, True)]
     on_cpu = [for_cpu(program) for program in programs]
-    running = [Run(program, face=False, ranks=fault.ranks) if program else None for program in on_cpu]
-    running += [Run(program, face=True, ranks=fault.ranks) for program in programs]
+    running = [Run(program, face="", ranks=fault.ranks) if program else None for program in on_cpu]
+    face = "mps" if fault.part == "mps" else "cuda"
+    running += [Run(program, face=face, ranks=fault.ranks) for program in programs]
     return Ended(fault, *(SKIPPED if run is None else run.result() for run in running))
 
 

@@ -87,9 +87,10 @@ def measure(
 
 def _once(fn: Callable[[], Any], device: torch.device) -> float:
     """Warm up, then return the seconds of one call, which decide how many runs there can be."""
-    clock, before = _clock(device), simgpu.enabled() and simgpu.clock_ms()
+    on_host = device.type == "cpu" and simgpu.enabled()
+    clock, before = _clock(device), on_host and simgpu.clock_ms()
     fn()
-    if simgpu.enabled() and simgpu.clock_ms() != before:
+    if on_host and simgpu.clock_ms() != before:
         raise ValueError(f"device is '{device}', but fn used the simulated GPU, whose host time says nothing")
     start = clock()
     fn()

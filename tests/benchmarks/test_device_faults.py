@@ -43,7 +43,8 @@ def test_rows_that_were_written_before_any_was_run_are_the_newest_of_projects_th
 
 def test_every_row_is_whole():
     for fault in FAULTS:
-        assert re.fullmatch(r"[0-9a-f]{40}", fault.commit), fault
+        named = r"(pull|issues)/\d+" if fault.part == "mps" else r"[0-9a-f]{40}"
+        assert re.fullmatch(named, fault.commit), fault
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", fault.repository) and fault.wrong.endswith("."), fault
         before, after = fault.program(repaired=False), fault.program(repaired=True)
         assert re.compile(fault.says) and before != after, fault
@@ -64,6 +65,12 @@ def printed(*arguments):
     figures = re.search(r"^all +(\d+) +(\d+) +(\d+) of (\d+) +(\d+) of (\d+)$", done.stdout, re.MULTILINE)
     assert figures, done.stdout + done.stderr
     return [int(figure) for figure in figures.groups()], done.stdout, done.returncode
+
+
+@simulated
+def test_faults_of_a_macs_gpu_are_told_before_and_quiet_after():
+    figures, said, status = printed("--mps")
+    assert (figures[2:], status) == ([figures[0]] * 4, 0) and figures[0] >= 10, said
 
 
 @simulated

@@ -1,6 +1,8 @@
-"""Does a lesson run on CUDA's face of the simulated GPU, cell by cell, with DEVICE cuda? Which branches did it take?
+"""Does a lesson run on a face of the simulated GPU, cell by cell, with DEVICE cuda, mps or xpu, and which branches?
 
 python -m tests.notebooks.on_face 06 07               a row for each lesson: its cells, those that failed, and why
+python -m tests.notebooks.on_face --kind mps 00       the same with DEVICE mps
+python -m tests.notebooks.on_face --kind mps --exercises 00    its exercises: references, right answers and mistakes
 python -m tests.notebooks.on_face --write out 06      what the cells printed stands in out/06.log
 """
 
@@ -49,6 +51,27 @@ NOT_TAKEN = {  # branches that no run on the face can take, and why
 }
 
 
+KINDS = ("cuda", "mps", "xpu")
+_HOST = "a CPU computes here in place of the device, and the lesson times it"
+OF_KIND = {  # the same of the other kinds: cells left out, cells that may fail, and branches that are not taken
+    kind: ({}, {"01": {"latency-cell": _HOST}, "03": {"roofline-here": _HOST}, "05": {"bound": _HOST}}, {})
+    for kind in ("mps", "xpu")
+}
+
+
+RIGHT_ELSEWHERE = {  # right answers that are wrong on a kind, by exercise and style, and why
+    "mps": {("fetch", "copies_into_pinned_memory"): "memory that is asked for as pinned is the device's there"},
+}
+
+
+def rules(kind: str, number: str) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
+    """Return for a lesson and a kind which cells are left out, which may fail, and which branches are not taken."""
+    if kind == "cuda":
+        return LEFT_OUT.get(number, {}), MAY_FAIL.get(number, {}), NOT_TAKEN
+    left_out, may_fail, not_taken = OF_KIND[kind]
+    return left_out.get(number, {}), may_fail.get(number, {}), not_taken
+
+
 @dataclass(frozen=True)
 class Seen:
     """How one lesson did on the face."""
@@ -59,11 +82,12 @@ class Seen:
     wanted: list[str]  # the lesson's branches for CUDA
     taken: set[str]  # those that ran, of the packages and programs too
     log: str  # what the cells printed
+    not_taken: dict[str, str]  # branches that no run can take, and why
 
     @property
     def missing(self) -> list[str]:
         """The lesson's own branches that did not run."""
-        return [name for name in self.wanted if name not in self.taken and name not in NOT_TAKEN]
+        return [name for name in self.wanted if name not in self.taken and name not in self.not_taken]
 
     def row(self) -> str:
         """Return the row of a table: cells, time, and what is wrong."""
@@ -74,35 +98,36 @@ class Seen:
         return text + "".join(f"\n    {name}: this branch did not run" for name in self.missing)
 
 
-def run(number: str, folder: Path, memory: str | None = None) -> Seen:
-    """Return how lesson `number` did, in a copy of the course in the empty `folder`, on GPUs that say `cuda`."""
+def run(number: str, folder: Path, memory: str | None = None, kind: str = "cuda") -> Seen:
+    """Return how lesson `number` did, in a copy of the course in the empty `folder`, on GPUs that say `kind`."""
     for name in FOLDERS:
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     (path,) = (folder / "notebooks").glob(f"{number}_*.ipynb")
-    wanted, ran, found = cuda_branches.mark_notebook(path), folder / "ran", folder / "found.json"
-    cuda_branches.mark_tree(folder)
+    wanted, ran, found = cuda_branches.mark_notebook(path, kind), folder / "ran", folder / "found.json"
+    cuda_branches.mark_tree(folder, kind)
     ran.touch()
     size = memory or MEMORY.get(number, USUAL_MEMORY)
     with (folder / "log").open("wb") as log:
-        command = [sys.executable, "-u", "-m", "tests.notebooks.on_face", "--inside", str(path), size, str(found)]
+        command = [sys.executable, "-u", "-m", "tests.notebooks.on_face", "--inside", str(path), size, str(found), kind]
         subprocess.run(
             command,
             cwd=path.parent,
-            env={**os.environ, **environment(folder, ran)},
+            env={**os.environ, **environment(folder, ran, kind)},
             stdout=log,
             stderr=subprocess.STDOUT,
         )
     seen = json.loads(found.read_text(encoding="utf-8"))
     taken = set(ran.read_text(encoding="utf-8").splitlines())
-    return Seen(**seen, wanted=wanted, taken=taken, log=(folder / "log").read_text(encoding="utf-8", errors="replace"))
+    log = (folder / "log").read_text(encoding="utf-8", errors="replace")
+    return Seen(**seen, wanted=wanted, taken=taken, log=log, not_taken=rules(kind, number)[2])
 
 
-def environment(folder: Path, ran: Path) -> dict[str, str]:
+def environment(folder: Path, ran: Path, kind: str = "cuda") -> dict[str, str]:
     """Return the variables with which Python uses the copy in `folder`, whose branches write their names to `ran`."""
     places = [folder, *(ROOT / "engines" / name for name in ENGINES), ROOT]
     return {
         cuda_branches.FILE: str(ran),
-        "COURSE_DEVICE": "cuda",
+        "COURSE_DEVICE": kind,
         "COURSE_PROGRESS": str(folder / "progress.json"),
         "MPLBACKEND": "agg",
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
@@ -110,13 +135,80 @@ def environment(folder: Path, ran: Path) -> dict[str, str]:
     }
 
 
-def inside(path: Path, memory: str, found: Path) -> None:
+def inside(path: Path, memory: str, found: Path, kind: str) -> None:
     """Switch the face on and run all code cells of a notebook; write to `found` after each what is known so far."""
+    face(kind, memory)
+    run_cells(path, found, *rules(kind, path.stem.partition("_")[0])[:2])
+
+
+def face(kind: str, memory: str) -> None:
+    """Switch the face of a kind on for the life of this process."""
     import simgpu
 
-    simgpu.cuda(gpus=GPUS, memory=memory)
-    number = path.stem.partition("_")[0]
-    run_cells(path, found, LEFT_OUT.get(number, {}), MAY_FAIL.get(number, {}))
+    if kind == "mps":
+        simgpu.mps(memory=memory)
+    else:
+        {"cuda": simgpu.cuda, "xpu": simgpu.xpu}[kind](gpus=GPUS, memory=memory)
+
+
+def exercises(number: str, kind: str, memory: str | None = None) -> tuple[int, int, int, list[str]]:
+    """Return how many answers to the exercises of a lesson were right, wrong and left out, and what went otherwise.
+
+    On a device of the kind, in a process of its own. Right are references and right answers in other styles, wrong the
+    named mistakes; those of exercises that ask for `sim` itself are left out, since they see no other device.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        found = Path(folder) / "found.json"
+        size = memory or MEMORY.get(number, USUAL_MEMORY)
+        command = [sys.executable, "-m", "tests.notebooks.on_face", "--examine", number, size, str(found), kind]
+        place = environment(ROOT, found, kind) | {"COURSE_PROGRESS": str(found.with_suffix(".progress"))}
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **place}, capture_output=True, text=True, check=False
+        )
+        if not found.exists():
+            return 0, 0, 0, [done.stderr[-2000:]]
+        return tuple(json.loads(found.read_text(encoding="utf-8")))
+
+
+def examine(number: str, memory: str, found: Path, kind: str) -> None:
+    """Try all answers to the exercises of a lesson on a device of the kind; write to `found` what came of them."""
+    face(kind, memory)
+    import torch
+
+    import simgpu
+    from gpu_course import catalogue
+    from gpu_course.checks import Edit, WrongAnswer
+    from tests.gpu_course.right_answers import stored
+
+    place, right, wrong, left_out, otherwise = torch.device(kind, 0), 0, 0, 0, []
+    for exercise in catalogue.registry():
+        if exercise.lesson != number:
+            continue
+        if exercise.task.simulated:
+            left_out += 1
+            continue
+        answers = [("reference", exercise.reference, True)]
+        answers += [(one.cost, one.answer, True) for one in exercise.alternatives]
+        answers += [(name, one, True) for name, one in stored(exercise)]
+        answers += [(one.name, one.answer, False) for one in exercise.mistakes]
+        here = RIGHT_ELSEWHERE.get(kind, {})
+        for name, answer, is_right in [one for one in answers if (exercise.name, one[0]) not in here]:
+            made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
+            try:
+                exercise.examine(made, place)
+                ended = None
+            except WrongAnswer as error:
+                ended = error
+            except Exception as error:
+                otherwise.append(f"{exercise.name}, {name}: {type(error).__name__}: {error}")
+                continue
+            finally:
+                simgpu.forgive()  # what a wrong answer's kernel met is not the next answer's fault
+            right += is_right and ended is None
+            wrong += not is_right and ended is not None
+            if is_right != (ended is None):
+                otherwise.append(f"{exercise.name}, {name}: {'is accepted' if ended is None else ended}")
+        found.write_text(json.dumps([right, wrong, left_out, otherwise]), encoding="utf-8")
 
 
 def run_cells(path: Path, found: Path, left_out: Container[str] = (), may_fail: Container[str] = ()) -> None:
@@ -148,12 +240,19 @@ def main() -> int:
     """Run the lessons that the command line names; return 1 where a cell failed or a branch did not run."""
     reads = argparse.ArgumentParser("python -m tests.notebooks.on_face", description=__doc__.splitlines()[0])
     reads.add_argument("--memory", help='of each simulated GPU (default: "1 GiB", less where a lesson needs that)')
+    reads.add_argument("--kind", default="cuda", choices=KINDS, help="what the device is called (default: cuda)")
     reads.add_argument("--write", type=Path, metavar="FOLDER", help="write what the cells printed to FOLDER/NN.log")
     reads.add_argument("numbers", nargs="+", metavar="NN", help="the numbers of lessons, such as 06 or 08b")
+    reads.add_argument("--exercises", action="store_true", help="the exercises in place of the cells")
     given, wrong = reads.parse_args(), 0
-    for number in given.numbers:
+    for number in given.numbers if given.exercises else ():
+        right, refused, left_out, otherwise = exercises(number, given.kind, given.memory)
+        print(f"{number}: {right} right answers accepted, {refused} mistakes refused, {left_out} exercises left out")
+        print("".join(f"    {one}\n" for one in otherwise), end="", flush=True)
+        wrong += bool(otherwise)
+    for number in () if given.exercises else given.numbers:
         with tempfile.TemporaryDirectory() as folder:
-            seen = run(number, Path(folder), given.memory)
+            seen = run(number, Path(folder), given.memory, given.kind)
         if given.write:
             given.write.mkdir(parents=True, exist_ok=True)
             (given.write / f"{number}.log").write_text(seen.log, encoding="utf-8")
@@ -164,6 +263,8 @@ def main() -> int:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--inside"]:
-        inside(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]))
+        inside(Path(sys.argv[2]), sys.argv[3], Path(sys.argv[4]), sys.argv[5])
+    elif sys.argv[1:2] == ["--examine"]:
+        examine(sys.argv[2], sys.argv[3], Path(sys.argv[4]), sys.argv[5])
     else:
         sys.exit(main())

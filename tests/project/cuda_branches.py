@@ -1,4 +1,4 @@
-"""Which branches of the course does CUDA take and the simulated GPU not, and which did a run go through?
+"""Which branches of the course does CUDA, or MPS or XPU, take and the simulated GPU not, and which did a run take?
 
 `marked` rewrites a text so that each such branch writes its name to a file when it runs.
 """
@@ -18,6 +18,7 @@ def _mark_branch(name):
 
 
 KINDS = frozenset({"cpu", "cuda", "meta", "mps", "sim", "xpu"})
+_ASKED = re.compile(r"torch\.(?:backends\.)?(cuda|mps|xpu)\.is_available\(\)")
 _NAMED = re.compile(r"\b(\w*type|kind)$")  # what a kind of device is compared with ends in
 
 
@@ -37,7 +38,8 @@ def answer(test: ast.expr, kind: str, names: dict[str, ast.expr]) -> bool | None
         parts = [answer(value, kind, names) for value in test.values]
         return decides if decides in parts else None if None in parts else not decides
     if isinstance(test, ast.Call):
-        return kind == "cuda" if ast.unparse(test) == "torch.cuda.is_available()" else None
+        asked = _ASKED.fullmatch(ast.unparse(test))
+        return kind == asked[1] if asked else None
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return _compared(test, kind)
     return None
@@ -57,8 +59,8 @@ def _compared(test: ast.Compare, kind: str) -> bool | None:
 
 
 class _Marker(ast.NodeTransformer):
-    def __init__(self, where: str, names: dict[str, ast.expr]) -> None:
-        self.names, self.found, self._place = names, [], [where]
+    def __init__(self, where: str, names: dict[str, ast.expr], kind: str) -> None:
+        self.names, self.found, self._place, self._kind = names, [], [where], kind
 
     def _inside(self, node: ast.AST) -> ast.AST:
         self._place.append(node.name)
@@ -69,7 +71,7 @@ class _Marker(ast.NodeTransformer):
     visit_FunctionDef = visit_ClassDef = _inside
 
     def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        if any(answer(node.value, kind, self.names) is not None for kind in ("cuda", "sim")):
+        if any(answer(node.value, kind, self.names) is not None for kind in (self._kind, "sim")):
             self.names.update({target.id: node.value for target in node.targets if isinstance(target, ast.Name)})
         return self.generic_visit(node)
 
@@ -86,11 +88,11 @@ class _Marker(ast.NodeTransformer):
         return self.generic_visit(node)
 
     def _marks(self, test: ast.expr) -> dict[str, ast.Call]:
-        """Return a call that says its name for each side of a condition that CUDA takes and no simulated GPU does."""
+        """Return a call that says its name for each side of a condition that the kind takes and `sim` does not."""
         sides = {"body": False, "orelse": True}
         takes = {side: answer(test, "sim", self.names) is skips for side, skips in sides.items()}
         wanted = [
-            side for side, skips in sides.items() if takes[side] and answer(test, "cuda", self.names) is not skips
+            side for side, skips in sides.items() if takes[side] and answer(test, self._kind, self.names) is not skips
         ]
         return {side: self._name(test, " else" * (side == "orelse")) for side in wanted}
 
@@ -101,24 +103,24 @@ class _Marker(ast.NodeTransformer):
         return ast.Call(ast.Name("_mark_branch", ast.Load()), [ast.Constant(self.found[-1])], [])
 
 
-def marked(text: str, where: str, names: dict[str, ast.expr], head: str = _MARK) -> tuple[str, list[str]]:
-    """Return a Python text in which each branch for CUDA says its name, `where: condition`, and the names.
+def marked(text: str, where: str, names: dict[str, ast.expr], kind: str = "cuda") -> tuple[str, list[str]]:
+    """Return a Python text in which each branch for a kind of device says its name, `where: condition`, and the names.
 
     `names`, of conditions, grows by those that the text assigns. A text without such a branch stays as it is.
     """
     tree = ast.parse(text)
-    marker = _Marker(where, names)
+    marker = _Marker(where, names, kind)
     tree = ast.fix_missing_locations(marker.visit(tree))
     if not marker.found:
         return text, []
     first = bool(ast.get_docstring(tree)) + sum(
         isinstance(node, ast.ImportFrom) and node.module == "__future__" for node in tree.body
     )
-    tree.body[first:first] = ast.parse(head).body
+    tree.body[first:first] = ast.parse(_MARK).body
     return ast.unparse(tree), marker.found
 
 
-def mark_notebook(path: Path) -> list[str]:
+def mark_notebook(path: Path, kind: str = "cuda") -> list[str]:
     """Mark the branches of a notebook in its place; return their names, `lesson:cell: condition`."""
     content, names, found = json.loads(path.read_text(encoding="utf-8")), {}, []
     for cell in content["cells"]:
@@ -126,18 +128,18 @@ def mark_notebook(path: Path) -> list[str]:
         magic = any(line.lstrip().startswith(("%", "!")) for line in source.splitlines())
         if cell["cell_type"] != "code" or magic:
             continue
-        cell["source"], here = marked(source, f"{path.stem.partition('_')[0]}:{cell['id']}", names)
+        cell["source"], here = marked(source, f"{path.stem.partition('_')[0]}:{cell['id']}", names, kind)
         found += here
     path.write_text(json.dumps(content), encoding="utf-8")
     return found
 
 
-def mark_tree(root: Path) -> list[str]:
+def mark_tree(root: Path, kind: str = "cuda") -> list[str]:
     """Mark the branches of the helper, of what stands behind the lessons, and of their programs, in their places."""
     found = []
     for folder in ("course_utils", "gpu_course", "notebooks/programs"):
         for path in sorted((root / folder).rglob("*.py")):
-            text, here = marked(path.read_text(encoding="utf-8"), path.relative_to(root).as_posix(), {})
+            text, here = marked(path.read_text(encoding="utf-8"), path.relative_to(root).as_posix(), {}, kind)
             if here:
                 path.write_text(text, encoding="utf-8")
             found += here

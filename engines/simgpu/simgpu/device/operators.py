@@ -737,7 +737,9 @@ def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     if not non_blocking:
         return inner
     # CUDA gives page-locked memory here, and the values arrive when the copy is done
-    target = torch.Tensor.pin_memory(torch.zeros_like(inner, device=CPU))
+    target = torch.zeros_like(inner, device=CPU)
+    if device_kind.current.has_pinned_memory:
+        target = torch.Tensor.pin_memory(target)
     state.world.clock.arrive_later(arrives, target, inner)
     return target
 
