@@ -38,7 +38,7 @@ def test_what_is_held_out_is_about_a_third_and_follows_the_rule_of_the_tables_he
 def test_rows_that_were_written_before_any_was_run_are_the_newest_of_projects_that_have_no_others(part, most):
     projects = collections.Counter(fault.repository for fault in PARTS[part])
     assert max(projects.values()) == most
-    assert not projects.keys() & {fault.repository for fault in FAULTS if fault.part != part}
+    assert not projects.keys() & {fault.repository for fault in FAULTS if fault.part not in (part, "mps")}
 
 
 def test_every_row_is_whole():
