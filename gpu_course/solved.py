@@ -163,7 +163,7 @@ def code() -> str:
 
 
 def take_code(new: str) -> None:
-    """Let this be the machine of who has the code `found`."""
+    """Adopt a learner's code on this machine."""
     keep("reader", lambda before: new, str)
 
 

@@ -64,21 +64,21 @@ PATIENCE_S = 2.0  # a check that takes longer says what it is doing
 
 
 @contextlib.contextmanager
-def said_after(seconds: float, words: Callable[[], str]) -> Iterator[None]:
-    """Say a line of `words` if the block takes longer than `seconds`.
+def print_if_slow(after_s: float, message: Callable[[], str]) -> Iterator[None]:
+    """Print `message()` if the block takes longer than `after_s` seconds.
 
-    In a notebook the line goes when the block has ended. Elsewhere it goes to standard error, and stays.
+    In a notebook the line disappears when the block has ended. Elsewhere it goes to standard error, and stays.
     """
     stream = sys.stderr  # of now: while the answer runs there is another
     lines: list[fields.PassingLine] = []
 
     def say() -> None:
         if fields.in_kernel():
-            lines.append(fields.PassingLine(words()))
+            lines.append(fields.PassingLine(message()))
         else:
-            print(words(), file=stream, flush=True)
+            print(message(), file=stream, flush=True)
 
-    timer = threading.Timer(seconds, say)
+    timer = threading.Timer(after_s, say)
     timer.daemon = True
     with contextlib.suppress(RuntimeError):  # a browser has no threads, and no such line
         timer.start()
@@ -230,7 +230,7 @@ class Exercise:
             return self.reference
         places = devices.check_devices()
         try:
-            with said_after(PATIENCE_S, lambda: f"{self.name}: still checking. {self._doing()}"):
+            with print_if_slow(PATIENCE_S, lambda: f"{self.name}: still checking. {self._doing()}"):
                 self.examine(answer, places)
         except Busy as error:
             print(f"{error}. Check it again when less runs here. The lesson goes on with your answer.")

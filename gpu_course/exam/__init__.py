@@ -278,7 +278,7 @@ def line(name: str) -> str:
 
 
 def ended() -> bool:
-    """Return whether a result was shown, before the course or after it, here or on a machine whose line was taken."""
+    """Return whether an exam has been finished, here or on a machine whose progress was imported."""
     return bool(_marks("before") or _marks("after"))
 
 

@@ -149,9 +149,9 @@ def test_a_check_that_takes_long_says_what_it_is_doing(capfd, monkeypatch):
     def _(case):
         case.equal(case.call(3.0), 1.5)
 
-    called, shown, show = threading.Event(), threading.Event(), engine.said_after
+    called, shown, show = threading.Event(), threading.Event(), engine.print_if_slow
     waiting = lambda words: (called.wait(HANG_S), words(), shown.set())[1]  # noqa: E731
-    monkeypatch.setattr(engine, "said_after", lambda s, words: show(s, lambda: waiting(words)))
+    monkeypatch.setattr(engine, "print_if_slow", lambda s, words: show(s, lambda: waiting(words)))
     halve.check(lambda x: (called.set(), shown.wait(HANG_S), x / 2)[2])
     said = capfd.readouterr()
     assert said.err == f"halve: still checking. Now: halve(3.0) on {devices.check_devices()[0]}\n"
@@ -164,12 +164,12 @@ def test_a_check_that_takes_long_says_what_it_is_doing(capfd, monkeypatch):
 def test_in_a_notebook_the_line_goes_when_the_check_has_ended():
     """An output without content, which nbval and stored notebooks leave out, is filled and emptied."""
     source = """import threading
-from gpu_course.checks.engine import said_after
+from gpu_course.checks.engine import print_if_slow
 print("before")
 shown = threading.Event()
-with said_after(0.01, lambda: (shown.set(), "still checking")[1]):
+with print_if_slow(0.01, lambda: (shown.set(), "still checking")[1]):
     shown.wait()
-with said_after(600, lambda: "still checking"):
+with print_if_slow(600, lambda: "still checking"):
     pass
 print("after")"""
     cell = nbformat.v4.new_code_cell(source)

@@ -119,7 +119,7 @@ _named: list[str] = []  # modules that the server imports before it forks
 
 @contextlib.contextmanager
 def _locked() -> Generator[None]:
-    """Have the servers to oneself, without the one that has died, or is that of a parent."""
+    """Hold the server lock, dropping a server that died or belongs to a parent process."""
     while not _lock.acquire(timeout=0.1):  # another thread starts the server
         check_interrupt()
     try:

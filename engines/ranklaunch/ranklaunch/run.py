@@ -35,7 +35,7 @@ _GRACE_S = 0.2  # after the first failure: what else failed, and what came first
 _CAUSE_S = 2.0  # for the rank that failed first, where others say only that they lost it
 _ANSWER_S = 1.0  # for a rank to say where it is
 _WAIT_S = 0.1  # for the next event, before the limit is looked at
-_LATE_S = 1.0  # behind its time a waiting launcher is on no machine that runs
+_SUSPENDED_S = 1.0  # if a wait overshoots by this much, the machine itself was suspended
 _APART_S = 0.3  # between two looks at ranks that are late
 _LOOKS = 4  # after the first, at most
 _SIGNAL_S = 1.0  # for a rank to write where it is, when a signal asks it
@@ -154,7 +154,7 @@ class LaunchRun:
             asked_s, wait_s = time.monotonic(), min(left_s, _WAIT_S)
             event = self._event(wait_s)
             late_s = time.monotonic() - asked_s - wait_s
-            if late_s > _LATE_S:  # the machine stood still, as a virtual one may: nobody had this time
+            if late_s > _SUSPENDED_S:  # the machine stood still, as a virtual one may: nobody had this time
                 deadline += late_s
                 if isinstance(limit, Pace):
                     limit.begin_s += late_s

@@ -211,7 +211,7 @@ def _by_value_only(function: Any) -> bool:
 
 
 def _found(name: str, made: list[CustomOpDef]) -> Any:
-    """Return an operator by its name; `made` are there once this is called."""
+    """Look up an operator by name; `made` is passed so that unpickling registers it first."""
     return pkgutil.resolve_name(name)
 
 

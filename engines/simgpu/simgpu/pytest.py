@@ -24,7 +24,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--simgpu-kind", default="cuda", choices=KINDS, help="what the tests call a GPU")
     group.addoption("--simgpu-gpu", "--simgpu", dest="simgpu", metavar="GPU", help=which)
     group.addoption("--simgpu-count", type=int, metavar="N", help="how many GPUs there are (default: 1)")
-    group.addoption("--simgpu-races", choices=("warn", "error"), help="tell of uses of memory that nothing orders")
+    group.addoption(
+        "--simgpu-races", choices=("warn", "error"), help="report unsynchronised accesses to the same memory"
+    )
     group.addoption("--simgpu-memory", metavar="SIZE", help='of each, as "8 GiB" (default: that of the data sheet)')
     group.addoption("--simgpu-host", default=hosts.DEFAULT.name, metavar="HOST", help="a row of simgpu.hosts, or µs")
 

@@ -44,7 +44,7 @@ class Gpu:
     capacity_bytes = property(lambda self: self._capacity_bytes, _set_capacity)
 
     def _tighten(self) -> None:
-        """Let the tightest of capacity and budgets hold: bytes that may be alive, and those that it does not count."""
+        """Apply the tightest limit, capacity or a budget: allowed live bytes, and bytes excluded from it."""
         self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self.budgets])
 
     @contextmanager

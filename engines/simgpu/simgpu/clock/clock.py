@@ -17,7 +17,7 @@ from simgpu.machine.hosts import CLASSES, KINDS, class_of
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
 
-CALLS = ("view", "node", "accumulate")  # classes of hosts that queue nothing
+HOST_ONLY_WORK = ("view", "node", "accumulate")  # host work that enqueues no kernel
 _FAILED = (
     "error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
     "index out of range. Kernels run later than the line that starts them, so the line of this error may be the wrong "
@@ -68,7 +68,7 @@ class Clock(Meter):
         self.failure: Failure | None = None
         self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
         self.stepping = self.closure = False  # while an optimizer's step is running, and whether it has a closure
-        self.told: Callable[[str], None] | None = None  # is called with what makes the host wait, before it does
+        self.on_host_wait: Callable[[str], None] | None = None  # called with the reason just before the host blocks
         self.races: Any = None  # the `device.races.Races` of a program that wants to know of them
         self.log: Any = None  # the `events.Log` of a session that wants a report
         self.stream_ids = itertools.count(1)
@@ -84,7 +84,10 @@ class Clock(Meter):
     def machine(self, machine: Machine) -> None:
         self._machine, self.rates, host = machine, machine.rates, machine.host
         prices_ns = {name: host.price_ns(name) for name in CLASSES}
-        self._prices_ns, self.called_ns = prices_ns, {name: prices_ns[name] for name in CALLS if prices_ns[name]}
+        self._prices_ns, self.called_ns = (
+            prices_ns,
+            {name: prices_ns[name] for name in HOST_ONLY_WORK if prices_ns[name]},
+        )
         self._launch_ns = prices_ns["launch"]
         self._only_launches = host.only_launches
         self._operators_ns = {
@@ -132,8 +135,8 @@ class Clock(Meter):
         `asked`: the program did not say `non_blocking=True`.
         """
         length_ns = self.rates.copy_ns(nbytes, pinned=pinned)
-        if blocking and asked and self.told is not None:
-            self.told(f"copy {direction}")
+        if blocking and asked and self.on_host_wait is not None:
+            self.on_host_wait(f"copy {direction}")
         with self.lock:
             if self.capture is not None:
                 self._refuse_while_capturing(blocking)
@@ -190,7 +193,7 @@ class Clock(Meter):
         return price_ns + cost.tensors * self._prices_ns["tensor of a list"] if cost.tensors else price_ns
 
     def called(self, kind: str, times: int = 1) -> None:
-        """Let the host do what queues nothing, one of `CALLS`: a view, a node of autograd, a gradient's addition."""
+        """Charge the host for `HOST_ONLY_WORK`: a view, a node of autograd, the addition of a gradient."""
         length_ns = self.called_ns.get(kind, 0)
         if self.quiet:
             return
@@ -306,7 +309,7 @@ class Clock(Meter):
                 self._pending = [*self._pending, (when_ns, target, values)]
 
     def settle(self, now_ns: float) -> None:
-        """Let every copy to the host arrive that is due."""
+        """Complete all device-to-host copies that are due."""
         pending, self._pending = self._pending, [p for p in self._pending if p[0] > now_ns]
         for when_ns, target, values in pending:
             if when_ns <= now_ns:

@@ -27,7 +27,7 @@ class Kernel:
     """An operator was queued in a stream (GPU, number); `phase` and `line` are those of the launch.
 
     Operations, which have an end that others can wait for, are numbered in their order. `calls` is what the host did
-    since the operator before that queues nothing, so many of each of `clock.CALLS`.
+    since the operator before that queues nothing, so many of each of `clock.HOST_ONLY_WORK`.
     """
 
     number: float
@@ -182,7 +182,7 @@ class Log:
         return self._add(Mark(self._number, stream))
 
     def called(self, kind: str, times: int = 1) -> None:
-        """Note that the host did what queues nothing, one of `clock.CALLS`; the next operator has it."""
+        """Note that the host did what queues nothing, one of `clock.HOST_ONLY_WORK`; the next operator has it."""
         self._calls[kind] += times
 
     def _add(self, event: Operation) -> int:

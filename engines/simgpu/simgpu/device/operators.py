@@ -156,7 +156,7 @@ def dispatch(
             return plan.special(func, args, kwargs or {})
         return _run(func, plan, args, kwargs or {})
     except RuntimeError as error:
-        state.last_words = str(error)
+        state.last_error = str(error)
         raise
 
 
@@ -393,8 +393,8 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     with around:
         out = _asserted(func, plan, inner_args, inner_kwargs, index)
     if target is None:
-        if state.world.clock.told is not None:
-            state.world.clock.told("wait for the result")
+        if state.world.clock.on_host_wait is not None:
+            state.world.clock.on_host_wait("wait for the result")
         state.world.clock.wait_until(state.world.clock.queue_ns(index), "wait for the result")
         return out
     if device_kind.limits and not plan.mutates:
@@ -420,8 +420,8 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 
 def _read_number(index: int, out: Any) -> None:
     """Let the host wait for a number of GPU `index`: the result `out` of an operator, or what it needs, as its size."""
-    if state.world.asked is not None and not isinstance(out, bool):
-        state.world.asked("size")
+    if state.world.on_host_dependency is not None and not isinstance(out, bool):
+        state.world.on_host_dependency("size")
     state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
@@ -538,8 +538,8 @@ def _bring_indices(call: Call, index: int) -> None:
             clock.copy(index, "H2D", nbytes, pinned=True, blocking=False)
         elif indices is not None and type(indices) is not SimTensor and indices.dim() > 0:
             clock.copy(index, "H2D", indices.nbytes, pinned=False, blocking=True)
-            if state.world.asked is not None:
-                state.world.asked("index")
+            if state.world.on_host_dependency is not None:
+                state.world.on_host_dependency("index")
     value = call["values"]
     if value is not None and type(value) is not SimTensor and not waiting.fills(call):
         clock.copy(index, "H2D", value.nbytes, pinned=False, blocking=True)
@@ -667,8 +667,8 @@ def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
             state.world.clock.races.operation(index, [], [target])
         elif state.world.clock.races is not None:
             state.world.clock.races.from_pinned(source, target)
-        if state.world.sent is not None:
-            state.world.sent(source)
+        if state.world.on_upload is not None:
+            state.world.on_upload(source)
     return target
 
 

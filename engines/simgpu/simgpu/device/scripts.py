@@ -36,7 +36,7 @@ def _in_full(plain: Callable[..., Any]) -> Callable[..., Any]:
             if any(words in told for words in _NO_CUDA):
                 error.args = (f"{told.rpartition('RuntimeError: ')[0]}RuntimeError: {_MOVE}\n",)
             elif told.endswith("Error:"):
-                error.args = (f"{told} {state.last_words}\n",)
+                error.args = (f"{told} {state.last_error}\n",)
             raise
 
     return called

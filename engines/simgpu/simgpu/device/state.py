@@ -33,9 +33,9 @@ class World:
         self.chosen: dict[str, Any] | None = None  # `spec`, `capacity` and `host` of `enable`; None where it is off
         self.errors = "immediate"
         self.only_shapes = False  # whether values are left uncomputed (`shapes_only`)
-        self.sent: Callable[[torch.Tensor], None] | None = None  # is told of each host tensor that is copied to a GPU
-        # is told of each operator that needs a number of the GPU's, "size", or brings indices of the CPU, "index"
-        self.asked: Callable[[str], None] | None = None
+        self.on_upload: Callable[[torch.Tensor], None] | None = None  # called with each host tensor copied to a GPU
+        # called when an operator needs a value from the GPU ("size") or takes CPU indices ("index")
+        self.on_host_dependency: Callable[[str], None] | None = None
         # by storage whose views autograd would make anew in another shape: its reference, and whether gradients flow
         self.stale: dict[int, tuple[weakref.ref[torch.UntypedStorage], bool]] = {}
         self._here = _Here()
@@ -81,7 +81,7 @@ class World:
 world: World = cast("World", None)  # set by simgpu.enable, before anything asks for it
 replaced = Replacements()  # what `simgpu.disable` puts back
 forked = False  # set in a forked child that cannot use the GPUs
-last_words = ""  # of an operator that failed, which TorchScript does not tell
+last_error = ""  # message of the last failing operator; TorchScript drops it
 
 
 def _always() -> bool:

@@ -49,8 +49,8 @@ _BUILDER = "torch._dynamo.variables.builder"
 _TOLD = {"torch.nn.modules.module": None, _BUILDER: ("_wrap", "infer_subclass_type")}  # module: its functions, or all
 
 
-class _Seen:
-    """A method that says "this tensor is a wrapper", seen by those alone whom the answer serves.
+class _VisibleTo:
+    """Descriptor that exposes the wrapper protocol only to the callers that need it.
 
     - `Module.to` swaps parameters that are wrappers, so that they keep their identity, as on CUDA.
     - Dynamo traces wrappers; what it asks next must say that this is one tensor, not several.
@@ -279,8 +279,8 @@ class SimTensor(torch.Tensor):
         """Say that this may be a gradient where a compiled graph expects a plain tensor."""
         return self
 
-    __tensor_flatten__: Any = _Seen(lambda self: (["_inner"], None))
-    __tensor_unflatten__: Any = _Seen(lambda self: _refuse_to_be_made)
+    __tensor_flatten__: Any = _VisibleTo(lambda self: (["_inner"], None))
+    __tensor_unflatten__: Any = _VisibleTo(lambda self: _refuse_to_be_made)
 
 
 def _indices(index: Any, device: torch.device) -> Any:

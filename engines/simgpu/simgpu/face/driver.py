@@ -151,7 +151,7 @@ class _Refused:
 
 
 class _Count:
-    """How many GPUs does a program see? As with CUDA, what it was told once CUDA has begun stays."""
+    """Return the number of visible GPUs, frozen once CUDA is initialised, as in real CUDA."""
 
     def __init__(self, count: int, before: str, begun: Beginning) -> None:
         self._count, self._before, self._begun = count, before, begun

@@ -23,7 +23,7 @@ def replace(put: Replacements) -> None:
 def _set(level: int) -> None:
     global _level
     _level = int(level)
-    state.world.clock.told = None if _level == _OFF else _tell
+    state.world.clock.on_host_wait = None if _level == _OFF else _tell
 
 
 def _tell(reason: str) -> None:

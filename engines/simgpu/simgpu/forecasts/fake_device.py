@@ -104,7 +104,7 @@ _inside: list[None] = []  # a program for each that this thread is in
 
 @contextmanager
 def _alone() -> Generator[None]:
-    """Inside, no other thread has a fake program, and one that this thread is in already sees nothing of it."""
+    """Serialise fake programs across threads; a nested one does not affect the outer one."""
     with ExitStack() as stack:
         stack.enter_context(_turn)
         if _inside:

@@ -1,10 +1,9 @@
-"""How long does a host take for PyTorch's operators? Named hosts, each with its source, and hosts of one's own.
+"""CPU time of PyTorch's operators on named hosts, each with its source, and on hosts of one's own.
 
-A host is one number, what an operator of a library (a product, a convolution, a norm, attention) takes it in a forward
-pass, times a table of ratios for all else that a program asks of it (`CLASSES`). The launching call is the smallest
-part of that: Python, PyTorch's dispatcher, autograd and allocations are the rest. Operator by operator hosts differ by
-two to four times, of which most cancels over a step. Left out: that a host can be no more than about 1,000 launches
-ahead of its GPU.
+A host is described by one number: the CPU time of a library call (a product, a convolution, a norm, attention) in a
+forward pass. Ratios give the cost of everything else (`CLASSES`). The launch itself is the smallest part: Python,
+PyTorch's dispatcher, autograd and allocations are the rest. Operator by operator, hosts differ by two to four times,
+most of which cancels over a step. Left out: the limit of about 1,000 launches by which a host can be ahead of its GPU.
 """
 
 import functools

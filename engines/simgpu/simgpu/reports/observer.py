@@ -93,8 +93,8 @@ class Observer:
             put.put(nn.utils, **{name: _listing(getattr(nn.utils, name), self._watched)})
         clock = self._world.clock
         put.put(clock, wait_until=self._watched(clock.wait_until, _read))
-        put.put(self._world, sent=lambda source: self._seen(events.Copied(source)))
-        put.put(self._world, asked=lambda why: self._seen(events.Asked(why)))
+        put.put(self._world, on_upload=lambda source: self._seen(events.Copied(source)))
+        put.put(self._world, on_host_dependency=lambda why: self._seen(events.Asked(why)))
 
     def _watched(
         self, plain: Callable[..., Any], before: Look | None = None, after: Callable[..., Event | None] | None = None
