@@ -213,8 +213,8 @@ def _present(given: object) -> torch.device:
     """Return `given` as a device of this machine, or raise an error that names it and what it may be."""
     device = arguments.device("device", given)
     there = {"cpu": 1}  # kind: how many
-    if hasattr(torch, "sim"):
-        there["sim"] = torch.get_device_module("sim").device_count()
+    if hasattr(torch, "sim") and (count := torch.get_device_module("sim").device_count()):
+        there["sim"] = count
     there |= {kind: 1 if kind == "mps" else getattr(torch, kind).device_count() for kind in _REAL if _available(kind)}
     if (device.index is None and device.type in there) or (device.index or 0) < there.get(device.type, 0):
         return device

@@ -2,7 +2,6 @@
 
 import math
 import os
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache, partial
@@ -29,14 +28,12 @@ _kept: list[object] = []  # keeps the registrations alive
 
 
 def switch_on(put: Replacements, module: ModuleType) -> None:
-    """Rename PrivateUse1 to `sim`, register its kernels, put `module` in as `torch.sim`, and replace functions."""
+    """Rename PrivateUse1 to `sim`, register `module` as `torch.sim` with its kernels, and replace functions."""
     put.keep(TORCH.utils.backend_registration, "_privateuse1_backend_name")
     for kind in (TORCH._C._autograd.DeviceType, TORCH._C._profiler.ProfilerActivity):
         put.keep(kind, "SIM", "name", "__repr__", "__str__")
     TORCH.utils.rename_privateuse1_backend("sim")
-    put.put(torch, sim=module)
-    put.put_item(sys.modules, "torch.sim", module)
-    _register_kernels()
+    _register(module)
     for kind in ("sim", "cuda"):
         see_wrapped_tensors(kind)
     replace_functions(put, module)
@@ -44,8 +41,12 @@ def switch_on(put: Replacements, module: ModuleType) -> None:
 
 
 @cache
-def _register_kernels() -> None:
-    """Register factories, autocast and what C++ asks of a device, once a process: the dispatcher takes nothing back."""
+def _register(module: ModuleType) -> None:
+    """Register `torch.sim`, factories, autocast and what C++ asks of a device, once: PyTorch takes nothing of it back.
+
+    `torch.sim` stays with them, for C++ calls `sim` the accelerator from now on, and PyTorch asks that for its module.
+    """
+    torch._register_device_module("sim", module)
     guard, library = _Guard(), torch.library.Library("aten", "IMPL")
     TORCH._C._acc.register_python_privateuseone_device_guard(guard)
     _register_factories(library)
@@ -115,8 +116,8 @@ def _on_meta(operator: Operator, ours: Callable[..., Any], original: Any, keys: 
 
 def _make_meta(operator: Operator, args: Args, kwargs: Kwargs) -> Any:
     device = kwargs.get("device")
-    off = state.world.chosen is None
-    if device is None or device.index is None or off or inductor.is_lowering():  # there `fakes` knows it for the GPU's
+    is_sim = device is not None and device.index is not None and state.is_on()
+    if not is_sim or inductor.is_lowering():  # there `fakes` knows it for the GPU's
         return NotImplemented
     return make(operator, *args, **kwargs)
 
@@ -131,7 +132,7 @@ def make(
 ) -> SimTensor:
     if state.forked:
         raise device_kind.forked()
-    if state.world.chosen is None:
+    if not state.is_on():
         raise RuntimeError("the simulated GPU is switched off: simgpu.enable() switches it on again")
     check_generator(kwargs.get("generator"))
     index = device_of(device)

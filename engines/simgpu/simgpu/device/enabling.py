@@ -25,7 +25,7 @@ _NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_gu
 
 def enabled() -> bool:
     """Return whether the device type `sim` exists in this process."""
-    return state.world is not None and state.world.chosen is not None
+    return state.is_on()
 
 
 def unavailable() -> str | None:
@@ -40,7 +40,7 @@ def unavailable() -> str | None:
         )
     taken = torch._C._get_privateuse1_backend_name()
     ours = state.world is not None  # enabled before, and switched off
-    if (taken != "privateuseone" and not ours) or hasattr(torch, "sim"):
+    if not ours and (taken != "privateuseone" or hasattr(torch, "sim")):
         return f"another package has taken PyTorch's extension point for devices, under the name {taken!r}"
     for name in _NEEDED:
         try:
@@ -102,9 +102,10 @@ def _switch_on(gpus: int, machine: Machine, capacity_bytes: int) -> None:
 def disable() -> None:
     """Switch the device type `sim` off: PyTorch's functions and classes are its own again.
 
-    What PyTorch cannot unregister stays: the name `sim` and its kernels, which refuse to make tensors. Tensors that are
-    alive can be read (`tensor.cpu()`), and used again after the next `enable`. Raises RuntimeError while `simgpu.cuda`
-    is on. Not for several threads at a time.
+    What PyTorch cannot unregister stays: the name `sim`, which `torch.accelerator.current_accelerator()` says from now
+    on, `torch.sim`, which counts no GPUs then, and kernels, which refuse to make tensors. Tensors that are alive can be
+    read (`tensor.cpu()`), and used again after the next `enable`. Raises RuntimeError while the face of CUDA, MPS or
+    XPU is on. Not for several threads at a time.
     """
     if not enabled():
         return

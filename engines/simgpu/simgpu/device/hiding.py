@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from simgpu.device import state
+
 # HIP takes an empty variable as none (`HIP_VISIBLE_DEVICES[0] != '\0'` in clr's rocdevice.cpp): -1 names no GPU.
 _VARIABLES = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "-1", "ZE_AFFINITY_MASK": "none"}
 HIDDEN = {**_VARIABLES, "SIMGPU_ONLY": "1", "SIMGPU_CUDA": ""}  # of child processes without CUDA's face
@@ -33,7 +35,7 @@ def hide_accelerators(*, children: bool = True) -> str:
     One that is in use already stays. Programs that it starts have no real GPU either, the simulated one and not CUDA's
     face; without `children` the environment stays as it was, for programs that read it.
     """
-    said = "" if hasattr(torch, "sim") or in_use() else _hide()
+    said = "" if state.is_on() or in_use() else _hide()
     if children:
         os.environ.update(HIDDEN)
     return said

@@ -84,6 +84,11 @@ forked = False  # set in a forked child that cannot use the GPUs
 last_error = ""  # message of the last failing operator; TorchScript drops it
 
 
+def is_on() -> bool:
+    """Return whether the device type `sim` is enabled."""
+    return world is not None and world.chosen is not None
+
+
 def _always() -> bool:
     return True
 

@@ -1,5 +1,6 @@
 """What is `torch.sim`? The functions of `torch.cuda`, answered by the simulated GPU."""
 
+import functools
 import pickle
 import sys
 import threading
@@ -284,13 +285,15 @@ _MEMORY = {
 }  # fmt: skip
 
 
+@functools.cache
 def make_module() -> ModuleType:
     """Return the module that becomes `torch.sim`."""
     module = ModuleType("torch.sim", __doc__)
     vars(module).update(
         Stream=Stream, Event=Event, device=device, set_device=set_device, synchronize=synchronize,
-        is_available=lambda: True, is_initialized=lambda: True, init=lambda: None, _lazy_init=lambda: None,
-        device_count=lambda: len(state.world.memory.gpus), current_device=lambda: state.world.current,
+        is_available=state.is_on, is_initialized=lambda: True, init=lambda: None, _lazy_init=lambda: None,
+        device_count=lambda: len(state.world.memory.gpus) if state.is_on() else 0,
+        current_device=lambda: state.world.current,
         get_device_name=lambda device=None: _properties(device).name,
         get_device_capability=lambda device=None: (_properties(device).major, _properties(device).minor),
         get_device_properties=_properties,
