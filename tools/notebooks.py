@@ -2,7 +2,8 @@
 
 python tools/notebooks.py --check [paths]     name what is not canonical; exit status 1 if anything is
 python tools/notebooks.py --fix [paths]       write the canonical form, the address, and links to neighbours; without
-                                              paths also what README, lesson 00 and misconceptions.toml repeat
+                                              paths also what README, lesson 00, misconceptions.toml and the
+                                              guide to one's own program repeat
 python tools/notebooks.py --execute [paths]   run in the reference environment and store the outputs
 python tools/notebooks.py --address URL       write the repository's address into badges and set-up cells
 python tools/notebooks.py --address none      take the address out again
@@ -404,7 +405,12 @@ def fix(paths: list[Path]) -> None:
             notebook.cells.append(nbformat.v4.new_code_cell(LAST, id="your-line"))
         write(path, canonical(notebook))
     if paths == every:
-        for name, renewed in (("README.md", _readme), ("gpu_course/misconceptions.toml", with_files)):
+        written = {
+            "README.md": _readme,
+            "gpu_course/misconceptions.toml": with_files,
+            "docs/own_program.md": with_rules,
+        }
+        for name, renewed in written.items():
             path = ROOT / name
             write(path, renewed(path.read_text(encoding="utf-8")))
 
@@ -412,6 +418,18 @@ def fix(paths: list[Path]) -> None:
 def _readme(text: str) -> str:
     """Return the README with the lessons' minutes, and the command that clones the repository."""
     return address.with_clone_line(with_minutes(text))
+
+
+def with_rules(guide: str) -> str:
+    """Return the guide to one's own program with a row for each rule of the report."""
+    from simgpu.reports.rules import RULES  # not above: it loads PyTorch
+
+    costs = {"result": "results", "time": "time", "memory": "memory"}
+    rows = [f"| `{code}` | {costs[rule.about]} | {rule.seen} | {rule.cure} |" for code, rule in RULES.items()]
+    head, _, tail = guide.partition("| code | costs |")
+    columns, line, *below = tail.splitlines(keepends=True)
+    rest = itertools.dropwhile(lambda row: row.startswith("| `"), below)
+    return "".join([head, "| code | costs |", columns, line, *(f"{row}\n" for row in rows), *rest])
 
 
 def _same(line: str, other: str) -> bool:

@@ -19,6 +19,7 @@ from simgpu.reports.limits import limit
 from simgpu.reports.rules import RULES
 from tests import children
 from tests.simgpu.rule_programs import BAD, GOOD, STYLES, edited
+from tools import notebooks
 
 CASES = [  # each bad program in one of the three styles, and once a week in all
     pytest.param(style, code, edit, marks=[pytest.mark.slow] * ((at + number) % len(STYLES) > 0))
@@ -280,9 +281,8 @@ def test_every_rule_has_a_bad_program_and_a_good_one():
 
 def test_the_guide_has_a_row_for_each_rule():
     guide = (Path(__file__).parents[2] / "docs" / "own_program.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `[\w-]+` \| .*", guide.partition("\n## Every remark\n")[2], re.MULTILINE)
-    words = {"result": "results", "time": "time", "memory": "memory"}
-    assert rows == [f"| `{code}` | {words[rule.about]} | {rule.seen} | {rule.cure} |" for code, rule in RULES.items()]
+    assert notebooks.with_rules(guide) == guide, "python tools/notebooks.py --fix"
+    assert notebooks.with_rules(guide.replace("| `small-batch`", "| `large-batch`")) == guide
 
 
 def test_nothing_stays_replaced(tmp_path):

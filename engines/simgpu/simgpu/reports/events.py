@@ -5,7 +5,7 @@ An analysis or a rule has a method for each event that it needs: `on_backward(ev
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, dataclass_transform
 
 import torch
 from torch import nn
@@ -14,13 +14,15 @@ from torch.optim import Optimizer
 from simgpu.reports.calls import Pass
 
 
-@dataclass(slots=True)
+@dataclass_transform()
 class Event:
     """Something that the program asks of PyTorch, or that PyTorch has done for it."""
 
+    def __init_subclass__(cls) -> None:
+        dataclass(cls)
+
 
 # ---- modules ----------------------------------------------------------------------------------------------------
-@dataclass(slots=True)
 class Registered(Event):
     """A module or parameter becomes part of a module."""
 
@@ -29,7 +31,6 @@ class Registered(Event):
     part: object
 
 
-@dataclass(slots=True)
 class Forward(Event):
     """A module is called."""
 
@@ -38,14 +39,12 @@ class Forward(Event):
     kwargs: dict[str, Any]
 
 
-@dataclass(slots=True)
 class ForwardEnd(Forward):
     """A call of a module ends; `result` is None where it raised."""
 
     result: Any
 
 
-@dataclass(slots=True)
 class Called(Event):
     """A model was called from outside; `last` is the pass before it that is still of interest."""
 
@@ -53,12 +52,10 @@ class Called(Event):
     last: Pass | None
 
 
-@dataclass(slots=True)
 class Judging(Event):
     """The passes since the last step are about to be judged."""
 
 
-@dataclass(slots=True)
 class Judged(Event):
     """It is decided whether a backward pass came through a call; `trained`: an optimizer changes its model."""
 
@@ -66,21 +63,18 @@ class Judged(Event):
     trained: bool
 
 
-@dataclass(slots=True)
 class AllJudged(Event):
     """All passes since the last step are judged; `used` are those that a backward pass came through."""
 
     used: list[Pass]
 
 
-@dataclass(slots=True)
 class Inferred(Event):
     """A program that has trained nothing ends, in which the line of this call has called a model several times."""
 
     call: Pass
 
 
-@dataclass(slots=True)
 class ModeSet(Event):
     """`train(mode)` or `eval()` is called."""
 
@@ -88,12 +82,10 @@ class ModeSet(Event):
     training: bool
 
 
-@dataclass(slots=True)
 class Moved(Event):
     """A model is moved, or a file of tensors is loaded."""
 
 
-@dataclass(slots=True)
 class Wrapped(Event):
     """A model is given to DistributedDataParallel."""
 
@@ -101,7 +93,6 @@ class Wrapped(Event):
 
 
 # ---- gradients and optimizers -----------------------------------------------------------------------------------
-@dataclass(slots=True)
 class Backward(Event):
     """`torch.autograd.backward` begins at `roots`."""
 
@@ -110,24 +101,20 @@ class Backward(Event):
     creates: bool
 
 
-@dataclass(slots=True)
 class BackwardEnd(Event):
     """A backward pass has filled gradients in."""
 
 
-@dataclass(slots=True)
 class Grad(Event):
     """`torch.autograd.grad` begins, which returns the gradients of `inputs`."""
 
     inputs: list[torch.Tensor]
 
 
-@dataclass(slots=True)
 class GradEnd(Event):
     """`torch.autograd.grad` returns."""
 
 
-@dataclass(slots=True)
 class Clear(Event):
     """`zero_grad()` is called."""
 
@@ -135,7 +122,6 @@ class Clear(Event):
     parameters: list[nn.Parameter]
 
 
-@dataclass(slots=True)
 class Clip(Event):
     """Gradients are clipped to a norm or a value, the first of the `options`."""
 
@@ -143,21 +129,18 @@ class Clip(Event):
     options: list[Any]
 
 
-@dataclass(slots=True)
 class OptimizerBuilt(Event):
     """An optimizer is built."""
 
     optimizer: Optimizer
 
 
-@dataclass(slots=True)
 class ParametersAdded(Event):
     """An optimizer gets a group of parameters."""
 
     parameters: list[nn.Parameter]
 
 
-@dataclass(slots=True)
 class Update(Event):
     """An optimizer's `step()` begins, with a closure or without."""
 
@@ -166,14 +149,12 @@ class Update(Event):
     closure: bool
 
 
-@dataclass(slots=True)
 class Updated(Event):
     """An optimizer's `step()` ends."""
 
     optimizer: Optimizer
 
 
-@dataclass(slots=True)
 class HandStep(Event):
     """The program has changed these weights itself; `keeps`: the gradients that it used are still there."""
 
@@ -181,56 +162,31 @@ class HandStep(Event):
     keeps: bool
 
 
-@dataclass(slots=True)
 class StepEnd(Event):
     """A training step ends: that of the first optimizer, one by hand, or where `simgpu.step()` says so."""
 
 
-@dataclass(slots=True)
 class RunEnd(Event):
     """Recording ends; not `whole`: in the midst of the program's work, which might have used its results later."""
 
     whole: bool
 
 
-@dataclass(slots=True)
-class ScalerBuilt(Event):
-    """A gradient scaler is built."""
-
-    enabled: bool
-
-
-@dataclass(slots=True)
 class ScalerCall(Event):
-    """A gradient scaler multiplies a loss ("scale"), divides gradients ("unscale_"), is read or steps."""
+    """A gradient scaler is built, multiplies a loss ("scale"), divides gradients ("unscale_"), is read or steps."""
 
     method: str
     enabled: bool
 
 
 # ---- functions --------------------------------------------------------------------------------------------------
-@dataclass(slots=True)
-class CrossEntropy(Event):
-    """`cross_entropy` gets scores."""
+class Loss(Event):
+    """A loss of classes is called, such as "cross_entropy"."""
 
+    name: str
     scores: torch.Tensor
 
 
-@dataclass(slots=True)
-class LogitsLoss(Event):
-    """`binary_cross_entropy_with_logits` gets scores."""
-
-    scores: torch.Tensor
-
-
-@dataclass(slots=True)
-class NllLoss(Event):
-    """`nll_loss` gets scores."""
-
-    scores: torch.Tensor
-
-
-@dataclass(slots=True)
 class Difference(Event):
     """One tensor is subtracted from another, as a loss of regression does."""
 
@@ -238,7 +194,6 @@ class Difference(Event):
     second: torch.Tensor
 
 
-@dataclass(slots=True)
 class Dropout(Event):
     """`F.dropout` is called; `training` is None where the program leaves it out."""
 
@@ -246,21 +201,18 @@ class Dropout(Event):
     training: bool | None
 
 
-@dataclass(slots=True)
 class Attention(Event):
     """`scaled_dot_product_attention` is called with a rate of dropout."""
 
     rate: float
 
 
-@dataclass(slots=True)
 class Changed(Event):
     """A tensor is changed in place by what depends on its old values."""
 
     tensor: torch.Tensor
 
 
-@dataclass(slots=True)
 class StateTaken(Event):
     """`state_dict()` of a whole model returns."""
 
@@ -268,44 +220,21 @@ class StateTaken(Event):
     state: dict[str, Any]
 
 
-@dataclass(slots=True)
-class StateLoaded(Event):
-    """A state is loaded into a model."""
+class Kept(Event):
+    """A state is loaded into a model, or something is saved."""
 
     state: Any
+    saved: bool
 
 
-@dataclass(slots=True)
-class Saved(Event):
-    """`torch.save` is called."""
+class Housekeeping(Event):
+    """`name` of "empty_cache", "synchronize", "collect" or "manual_seed" is called, the last one with `args`."""
 
-    state: Any
-
-
-@dataclass(slots=True)
-class Seeded(Event):
-    """The seed is set."""
-
-    seed: int
-
-
-@dataclass(slots=True)
-class CacheEmptied(Event):
-    """`torch.cuda.empty_cache` is called."""
-
-
-@dataclass(slots=True)
-class Synchronised(Event):
-    """`torch.cuda.synchronize` is called."""
-
-
-@dataclass(slots=True)
-class GarbageCollected(Event):
-    """`gc.collect` is called."""
+    name: str
+    args: tuple[Any, ...]
 
 
 # ---- data, copies and waits -------------------------------------------------------------------------------------
-@dataclass(slots=True)
 class LoaderBuilt(Event):
     """A DataLoader is built; `sampled`: it has a sampler of the program's."""
 
@@ -314,7 +243,6 @@ class LoaderBuilt(Event):
     sampled: bool
 
 
-@dataclass(slots=True)
 class LoaderBegun(Event):
     """A DataLoader begins, as a `for` loop over it does."""
 
@@ -322,7 +250,6 @@ class LoaderBegun(Event):
     iterator: Any
 
 
-@dataclass(slots=True)
 class Loaded(Event):
     """A DataLoader has given a batch, after so many seconds; `starts`: the first one of new workers."""
 
@@ -331,28 +258,24 @@ class Loaded(Event):
     starts: bool
 
 
-@dataclass(slots=True)
 class Ordered(Event):
     """A DistributedSampler draws the order of an epoch."""
 
     sampler: Any
 
 
-@dataclass(slots=True)
 class Copied(Event):
     """A tensor of the host is copied to a GPU."""
 
     source: torch.Tensor
 
 
-@dataclass(slots=True)
 class Asked(Event):
     """PyTorch itself needs a number of the GPU's ("size") or copies indices of the CPU ("index")."""
 
     why: str
 
 
-@dataclass(slots=True)
 class Read(Event):
     """The host waits for a value of a GPU; `asker` is the module that asks for it."""
 

@@ -192,15 +192,14 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None
     for owner, name in ((nn.Module, "to"), (nn.Module, "cuda"), (torch, "load")):
         yield owner, name, lambda *_, **__: events.Moved(), None
     yield nn.Module, "state_dict", None, _state
-    yield nn.Module, "load_state_dict", lambda model, state_dict, *_, **__: events.StateLoaded(state_dict), None
-    yield torch, "save", lambda obj, *_, **__: events.Saved(obj), None
+    yield nn.Module, "load_state_dict", lambda model, state_dict, *_, **__: events.Kept(state_dict, False), None
+    yield torch, "save", lambda obj, *_, **__: events.Kept(obj, True), None
     yield DistributedDataParallel, "__init__", lambda _, module, *__, **___: events.Wrapped(module), None
-    yield GradScaler, "__init__", None, lambda _, scaler, *__, **___: events.ScalerBuilt(scaler.is_enabled())
+    yield GradScaler, "__init__", None, lambda _, scaler, *__, **___: _scaler_call("__init__", scaler)
     for name in ("scale", "unscale_", "get_scale", "step"):
         yield GradScaler, name, functools.partial(_scaler_call, name), None
-    yield _F, "cross_entropy", lambda input, *_, **__: events.CrossEntropy(input), None
-    yield _F, "binary_cross_entropy_with_logits", lambda input, *_, **__: events.LogitsLoss(input), None
-    yield _F, "nll_loss", lambda input, *_, **__: events.NllLoss(input), None
+    for name in ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"):
+        yield _F, name, functools.partial(_loss, name), None
     yield _F, "dropout", lambda input, p=0.5, training=None, *_, **__: events.Dropout(p, training), None
     yield _F, "scaled_dot_product_attention", _attention, None
     for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
@@ -212,11 +211,9 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None
     yield DataLoader, "__init__", _loader_built, None
     yield DataLoader, "__iter__", None, lambda iterator, loader: events.LoaderBegun(loader, iterator)
     yield DistributedSampler, "__iter__", lambda sampler: events.Ordered(sampler), None
-    for module in (torch, torch.cuda):
-        yield module, "manual_seed", lambda seed: events.Seeded(seed), None
-    yield torch.cuda, "empty_cache", lambda: events.CacheEmptied(), None
-    yield torch.cuda, "synchronize", lambda *_, **__: events.Synchronised(), None
-    yield gc, "collect", lambda *_, **__: events.GarbageCollected(), None
+    calls = [(torch.cuda, name) for name in ("manual_seed", "empty_cache", "synchronize")]
+    for owner, name in (*calls, (torch, "manual_seed"), (gc, "collect")):
+        yield owner, name, functools.partial(_housekeeping, name), None
 
 
 def _backward(
@@ -231,6 +228,14 @@ def _state(state: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Event | N
 
 def _scaler_call(name: str, scaler: GradScaler, *args: Any, **kwargs: Any) -> Event:
     return events.ScalerCall(name, scaler.is_enabled())
+
+
+def _loss(name: str, input: torch.Tensor, *args: Any, **kwargs: Any) -> Event:
+    return events.Loss(name, input)
+
+
+def _housekeeping(name: str, *args: Any, **kwargs: Any) -> Event:
+    return events.Housekeeping(name, (*args, *kwargs.values()))
 
 
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *_: Any, **__: Any):

@@ -7,13 +7,15 @@ it the fault, each with a part of the line that must be named; `GOOD` has edits 
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 
 from simgpu.clock.lines import Line, Row
 from simgpu.reports.program import Program
 
+About = Literal["result", "time", "memory"]
+Often = Literal["once", "twice", "seldom", "each step"]
 LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
 FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
 SELDOM = 10  # steps, of which one may make a picture or a sample
@@ -52,15 +54,25 @@ class Rule:
 
     code: ClassVar[str]
     seen: ClassVar[str]
-    about: ClassVar[Literal["result", "time", "memory"]]
+    about: ClassVar[About]
     text: ClassVar[str] = ""
     by_hand: ClassVar[str] = ""  # instead of the text, in a program that has no optimizer
     cure: ClassVar[str]  # in a few words, for the docs
-    often: ClassVar[Literal["once", "twice", "seldom", "each step"]] = "once"  # before it is a habit
-    explains: ClassVar[tuple[str, ...]] = ()  # remarks that are left out beside it
+    often: ClassVar[Often]  # before it is a habit
+    explains: ClassVar[tuple[str, ...]]  # remarks that are left out beside it
+
+    def __init_subclass__(
+        cls, about: About = "time", often: Often = "once", explains: tuple[str, ...] = (), **more: Any
+    ) -> None:
+        super().__init_subclass__(**more)
+        cls.about, cls.often, cls.explains = about, often, explains
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.begin()
+
+    def begin(self) -> None:
+        """Make what the rule keeps in mind."""
 
     def note(self, line: str = "") -> None:
         """Note a line in this step, by default the one that runs."""
@@ -86,8 +98,6 @@ class Rule:
 
 class WaitRule(Rule):
     """A rule on lines that keep the GPU waiting, which the timeline of the run names."""
-
-    about = "time"
 
     @staticmethod
     def advice(cause: str, asking: str) -> str:

@@ -6,8 +6,7 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class BackwardUnderAutocast(Rule):
-    about = "result"
+class BackwardUnderAutocast(Rule, about="result"):
     text = (
         "The backward pass runs under autocast, which PyTorch advises against. End the `with torch.autocast(…)` block "
         "after the loss."

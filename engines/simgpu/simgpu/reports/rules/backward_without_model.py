@@ -6,15 +6,14 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class BackwardWithoutModel(Rule):
-    about = "result"
+class BackwardWithoutModel(
+    Rule, about="result", often="twice", explains=("optimizer-of-other-parameters", "forward-not-used")
+):
     text = (
         "This backward pass begins at a tensor that was made of a number, such as by `torch.tensor(loss)`, so no "
         "gradient reaches a model. Compute the loss from the model's result, by operations that have gradients."
     )
     cure = "compute it from the model's result"
-    often = "twice"
-    explains = ("optimizer-of-other-parameters", "forward-not-used")
 
     def on_backward(self, event: events.Backward) -> None:
         if len(event.roots) == 1:

@@ -6,21 +6,17 @@ import torch
 from torch import nn
 
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class BenchmarkOfChangingSizes(Rule):
-    about = "time"
+class BenchmarkOfChangingSizes(Rule, about="time", often="each step"):
     text = (
         "With `torch.backends.cudnn.benchmark` a GPU tries out its algorithms for each size of input that is new, and "
         "here most steps bring one. Set it to False, or pad the inputs to a few sizes."
     )
     cure = "set it to False, or pad to a few sizes"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._sizes: weakref.WeakKeyDictionary[nn.Module, set[torch.Size]] = weakref.WeakKeyDictionary()
 
     def on_forward(self, event: events.Forward) -> None:

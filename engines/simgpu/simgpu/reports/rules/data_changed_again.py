@@ -5,20 +5,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class DataChangedAgain(Rule):
-    about = "result"
+class DataChangedAgain(Rule, about="result"):
     text = (
         "This changes the data in place, and in each epoch once more what the epoch before has left. Write "
         "`x = x + noise`, which makes a new tensor, or change a `.clone()`."
     )
     cure = "`x = x + noise`, which makes a new tensor"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._changes = WeakIdKeyDictionary()  # by tensor: the step in which its part at an offset was changed last
         self._again = WeakIdKeyDictionary()  # tensors that were changed once more: the step and the line
 

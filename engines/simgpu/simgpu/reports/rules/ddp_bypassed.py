@@ -7,21 +7,17 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class DdpBypassed(Rule):
-    about = "result"
+class DdpBypassed(Rule, about="result", often="twice"):
     text = (
         "This calls the model inside of DistributedDataParallel, so no gradients are averaged and each rank trains a "
         "model of its own. Call the wrapper."
     )
     cure = "call the wrapper"
-    often = "twice"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._wrapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models inside a wrapper
         self._averaged: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # of these, those whose wrapper was called
 

@@ -5,21 +5,17 @@ from collections.abc import Iterable
 import torch
 
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Outcome, Rule
 
 
-class DoublePrecision(Rule):
-    about = "time"
+class DoublePrecision(Rule, about="time", often="each step"):
     text = (
         "This computes with float64 numbers, for which most GPUs take many times longer. Unless you need their digits, "
         "convert them with `.float()`."
     )
     cure = "`.float()`"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._is_chosen = False  # as the default
 
     def on_called(self, event: events.Called) -> None:

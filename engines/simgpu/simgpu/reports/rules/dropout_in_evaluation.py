@@ -4,8 +4,7 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class DropoutInEvaluation(Rule):
-    about = "result"
+class DropoutInEvaluation(Rule, about="result"):
     text = (
         "`F.dropout` drops in evaluation too, unless it is told the mode. Add `training=self.training`, or use a layer "
         "`nn.Dropout`."

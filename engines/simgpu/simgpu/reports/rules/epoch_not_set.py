@@ -7,17 +7,14 @@ import torch
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class EpochNotSet(Rule):
-    about = "result"
+class EpochNotSet(Rule, about="result"):
     text = "Every epoch sees the samples in the same order. Call `sampler.set_epoch(epoch)` before each epoch."
     cure = "`sampler.set_epoch(epoch)` before each epoch"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._orders: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # epoch, step
         self._same = ""  # the line whose sampler has the order of the epoch before
 

@@ -4,8 +4,7 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class EvaluationInTrainingMode(Rule):
-    about = "result"
+class EvaluationInTrainingMode(Rule, about="result"):
     text = (
         "The model is evaluated in training mode: dropout is on, and batch norm learns from these data. Call "
         "`model.eval()` before, and `model.train()` afterwards."

@@ -4,8 +4,7 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class EvaluationWithGradients(Rule):
-    about = "time"
+class EvaluationWithGradients(Rule, about="time"):
     text = (
         "This evaluation records a graph that no backward pass uses, which takes time and memory. Write "
         "`with torch.inference_mode():` around it."

@@ -4,23 +4,19 @@ import torch
 from torch import nn
 
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 _PRODUCTS = (nn.Linear, nn.modules.conv._ConvNd, nn.RNNBase)  # what autocast computes in 16 bits
 
 
-class Float16WithoutScaler(Rule):
-    about = "result"
+class Float16WithoutScaler(Rule, about="result", often="twice"):
     text = (
         "The forward pass computes in float16, in which small gradients become zero. Multiply the loss by a "
         "`torch.amp.GradScaler`, or use bfloat16."
     )
     cure = "a `torch.amp.GradScaler`, or bfloat16"
-    often = "twice"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._has_scaler = self._in_half = False
 
     def on_forward(self, event: events.Forward) -> None:
@@ -31,8 +27,8 @@ class Float16WithoutScaler(Rule):
             in_half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") is torch.float16
             self._in_half |= trains and in_half
 
-    def on_scaler_built(self, event: events.ScalerBuilt) -> None:
-        self._has_scaler |= event.enabled
+    def on_scaler_call(self, event: events.ScalerCall) -> None:
+        self._has_scaler |= event.method == "__init__" and event.enabled
 
     def on_backward(self, event: events.Backward) -> None:
         node = event.roots[0].grad_fn if len(event.roots) == 1 else None

@@ -4,14 +4,12 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class ForwardRepeated(Rule):
-    about = "time"
+class ForwardRepeated(Rule, about="time", often="twice"):
     text = (
         "The model has computed this before in the same step, from the same tensors. Call it once, and use its result "
         "twice."
     )
     cure = "call it once"
-    often = "twice"
 
     def on_judged(self, event: events.Judged) -> None:
         """Note a call that repeats one before without chance, if backward passes use both."""

@@ -4,17 +4,16 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class GarbageCollectedInEachStep(Rule):
-    about = "time"
+class GarbageCollectedInEachStep(Rule, about="time", often="each step"):
     text = (
         "Looking for garbage takes the host long, and frees no tensor that a variable still holds. Leave it out, and "
         "drop the variable."
     )
     cure = "leave `gc.collect()` out"
-    often = "each step"
 
-    def on_garbage_collected(self, event: events.GarbageCollected) -> None:
-        self.note()
+    def on_housekeeping(self, event: events.Housekeeping) -> None:
+        if event.name == "collect":
+            self.note()
 
 
 BAD = [("optimizer.step()\n", "optimizer.step(); gc.collect()\n", "gc.collect()")]

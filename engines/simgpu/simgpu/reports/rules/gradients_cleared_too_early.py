@@ -5,14 +5,12 @@ from simgpu.reports.program import is_set
 from simgpu.reports.rule import Rule
 
 
-class GradientsClearedTooEarly(Rule):
-    about = "result"
+class GradientsClearedTooEarly(Rule, about="result", often="twice"):
     text = (
         "This clears the gradients between `backward()` and `step()`, so the step changes nothing. Clear them before "
         "`backward()`."
     )
     cure = "clear them before `backward()`"
-    often = "twice"
 
     def on_update(self, event: events.Update) -> None:
         if self.program.clear_line and not any(is_set(one.grad) for one in event.parameters):

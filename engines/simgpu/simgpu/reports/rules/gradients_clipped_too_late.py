@@ -6,22 +6,17 @@ import torch
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class GradientsClippedTooLate(Rule):
-    about = "result"
+class GradientsClippedTooLate(Rule, about="result", often="each step", explains=("gradients-clipped-while-scaled",)):
     text = (
         "Gradients are clipped after the optimizer step, or before any exist, so this limits nothing. Clip them "
         "between `backward()` and `step()`."
     )
     cure = "clip between `backward()` and `step()`"
-    often = "each step"
-    explains = ("gradients-clipped-while-scaled",)
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._used = WeakIdKeyDictionary()  # one of each optimizer: the gradient that its last step used, its version
 
     def on_updated(self, event: events.Updated) -> None:

@@ -1,22 +1,18 @@
 """Gradients are clipped that a scaler has multiplied."""
 
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 from simgpu.reports.rules.gradients_clipped_too_late import is_measured
 
 
-class GradientsClippedWhileScaled(Rule):
-    about = "result"
+class GradientsClippedWhileScaled(Rule, about="result", often="each step"):
     text = (
         "The gradients are still multiplied by the scaler's factor, so that nearly all of them are clipped. Call "
         "`scaler.unscale_(optimizer)` before this line."
     )
     cure = "`scaler.unscale_(optimizer)` before"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._scaled = False  # whether gradients are those of a loss that a scaler has multiplied
 
     def on_scaler_call(self, event: events.ScalerCall) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch.optim import Optimizer
 
 from simgpu.reports import events, observer
-from simgpu.reports.program import Program, is_set
+from simgpu.reports.program import is_set
 from simgpu.reports.rule import Rule
 
 
@@ -19,8 +19,7 @@ class _Gradients:
     clear: bool = True  # there were none, or zeros, before a backward pass added to them
 
 
-class GradientsNeverCleared(Rule):
-    about = "result"
+class GradientsNeverCleared(Rule, about="result", often="twice"):
     text = (
         "Nothing clears the gradients, so each step also repeats all the steps before it. Write "
         "`optimizer.zero_grad()` before this line."
@@ -30,10 +29,8 @@ class GradientsNeverCleared(Rule):
         "each weight before this line."
     )
     cure = "`optimizer.zero_grad()` before `backward()`; without an optimizer `weight.grad = None`"
-    often = "twice"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._gradients: weakref.WeakKeyDictionary[Optimizer, _Gradients] = weakref.WeakKeyDictionary()
 
     def on_update(self, event: events.Update) -> None:

@@ -2,21 +2,18 @@
 
 from simgpu.reports import events
 from simgpu.reports.calls import Pass
-from simgpu.reports.program import Program, alive, version
+from simgpu.reports.program import alive, version
 from simgpu.reports.rule import Rule
 
 
-class GradientsNotUsed(Rule):
-    about = "time"
+class GradientsNotUsed(Rule, about="time", often="each step"):
     text = (
         "The backward pass computes gradients of this model's weights, and no optimizer uses them. Write "
         "`with torch.no_grad():` around a teacher, or call `requires_grad_(False)` of the model once."
     )
     cure = "`torch.no_grad()`, or `model.requires_grad_(False)`"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._untrained: list[Pass] = []  # of models that no optimizer trains
 
     def on_judging(self, event: events.Judging) -> None:

@@ -9,7 +9,7 @@ from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program, is_set, version
+from simgpu.reports.program import is_set, version
 from simgpu.reports.rule import Rule
 
 
@@ -45,17 +45,14 @@ class _ThrownAway:
         return sample is not None and self.others is not None and sample.grad is self.others()
 
 
-class GradientsThrownAway(Rule):
-    about = "result"
+class GradientsThrownAway(Rule, about="result", often="each step"):
     text = (
         "This clears gradients that no step has used, so of several batches only the last one counts. Clear them once, "
         "after `step()`."
     )
     cure = "clear once, after `step()`"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._thrown_away: _ThrownAway | None = None
         self._clearing = ""  # the line that threw away gradients of a backward pass that came again
 

@@ -7,23 +7,19 @@ from simgpu.ground import places
 from simgpu.ground.nodes import graph_nodes, is_leaf
 from simgpu.reports import events
 from simgpu.reports.calls import Mark
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 _MOST_NODES = 1000  # of a graph, that are marked
 
 
-class GraphKeptForNothing(Rule):
-    about = "memory"
+class GraphKeptForNothing(Rule, about="memory", often="each step"):
     text = (
         "`retain_graph=True` keeps the activations of this step, and no other backward pass uses them: they are still "
         "there while the next forward pass makes its own. Leave it out."
     )
     cure = "leave it out"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._retained: tuple[str, weakref.ref[Mark]] | None = None  # the last graph that was kept, by its line
 
     def on_backward(self, event: events.Backward) -> None:

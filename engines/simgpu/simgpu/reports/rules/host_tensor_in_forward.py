@@ -6,14 +6,12 @@ from simgpu.reports import events, observer
 from simgpu.reports.rule import Rule
 
 
-class HostTensorInForward(Rule):
-    about = "time"
+class HostTensorInForward(Rule, about="time", often="each step"):
     text = (
         "The forward pass copies a tensor of the CPU to the GPU. Make it there (`device=x.device`), or keep it as a "
         "buffer of the model."
     )
     cure = "make it with `device=x.device`, or keep it as a buffer"
-    often = "each step"
 
     def on_copied(self, event: events.Copied) -> None:
         source = event.source

@@ -12,20 +12,18 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program, alive, tells_modes_apart
+from simgpu.reports.program import alive, tells_modes_apart
 from simgpu.reports.rule import Outcome, Rule
 
 _BETWEEN = ("torch.nn.modules.module", "simgpu.")  # frames between a registration and the reader's line
 _GIVEN = 3  # steps that a model gets to call its layers
 
 
-class LayerNeverCalled(Rule):
-    about = "result"
+class LayerNeverCalled(Rule, about="result"):
     text = "Nothing has called this layer in these steps, so it does nothing. Call it in `forward`, or take it out."
     cure = "call it in `forward`, or take it out"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._idle: dict[tuple[str, str], None] = {}  # lines and names of layers that no step of their model has called
         self._used: set[tuple[str, str]] = set()  # those that have called a layer
         self._holders = WeakIdKeyDictionary()  # lists of idle ones, by each layer and parameter that is in them

@@ -7,24 +7,19 @@ from torch import nn
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 _LOOKED_AT = 3  # steps
 
 
-class LayerNotRegistered(Rule):
-    about = "result"
+class LayerNotRegistered(Rule, about="result", often="twice", explains=("optimizer-of-other-parameters",)):
     text = (
         "This layer gets gradients, but it is no part of its model, and no optimizer has its parameters: a list or a "
         "dict of Python hides it. Keep such layers in an `nn.ModuleList`, an `nn.ModuleDict` or an attribute."
     )
     cure = "`nn.ModuleList`, `nn.ModuleDict`"
-    often = "twice"
-    explains = ("optimizer-of-other-parameters",)
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._parts: weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[nn.Module]] = weakref.WeakKeyDictionary()
         self._strangers: dict[int, tuple[weakref.ref[nn.Parameter], str]] = {}  # parameters that their model lacks
 

@@ -4,21 +4,18 @@ import weakref
 from typing import Any
 
 from simgpu.reports import events
-from simgpu.reports.program import Program, has_several
+from simgpu.reports.program import has_several
 from simgpu.reports.rule import Rule
 
 
-class LoaderBegunAnew(Rule):
-    about = "time"
+class LoaderBegunAnew(Rule, about="time", often="each step"):
     text = (
         "This begins the loader anew for each batch: it shuffles all samples, starts its workers, and most samples may "
         "never come. Write `for batch in loader:`, or keep one iterator until it ends."
     )
     cure = "`for batch in loader:`, or one iterator that is kept"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         # by loader: how many batches it has given since it has begun, and in which step that was
         self._batches: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
 

@@ -7,20 +7,17 @@ from torch.utils.data import TensorDataset
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class LoaderBuiltAnew(Rule):
-    about = "time"
+class LoaderBuiltAnew(Rule, about="time"):
     text = (
         "This builds the DataLoader anew again and again, and starts its workers each time. Build it once, before the "
         "loop."
     )
     cure = "build it once, before the loop"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._loaders: dict[str, tuple[list[weakref.ref[Any]], int]] = {}  # by line: their data, and groups until then
 
     def on_loader_built(self, event: events.LoaderBuilt) -> None:

@@ -1,21 +1,17 @@
 """Predictions of shape (N, 1) and targets of shape (N,) become N × N differences."""
 
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class LossOfAllPairs(Rule):
-    about = "result"
+class LossOfAllPairs(Rule, about="result", often="each step"):
     text = (
         "Shapes (N, 1) and (N,) broadcast to (N, N): every prediction is compared with every target. Give both the "
         "same shape, as by `.squeeze(1)`."
     )
     cure = "`.squeeze(1)`"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._samples = 0  # that the last model got
 
     def on_called(self, event: events.Called) -> None:

@@ -7,8 +7,7 @@ from simgpu.reports.rule import Rule, Suspect
 _WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
 
 
-class MemoryGrows(Rule):
-    about = "memory"
+class MemoryGrows(Rule, about="memory"):
     cure = "keep `.item()`, `.detach()` or `.clone()`"
 
     @classmethod

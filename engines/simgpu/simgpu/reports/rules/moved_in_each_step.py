@@ -3,18 +3,15 @@
 from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.reports import events
-from simgpu.reports.program import Program, version
+from simgpu.reports.program import version
 from simgpu.reports.rule import Rule
 
 
-class MovedInEachStep(Rule):
-    about = "time"
+class MovedInEachStep(Rule, about="time", often="each step"):
     text = "This copies the same tensor to the GPU in each step. Move it once, before the loop."
     cure = "move it once, before the loop"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._sent = WeakIdKeyDictionary()  # versions and steps of tensors when they were copied to a GPU
 
     def on_copied(self, event: events.Copied) -> None:

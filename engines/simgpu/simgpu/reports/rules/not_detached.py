@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from simgpu.reports import events
-from simgpu.reports.program import Program, version
+from simgpu.reports.program import version
 from simgpu.reports.rule import Rule
 
 
@@ -26,17 +26,14 @@ class _Leftover:
         return weight is not None and weight.grad is not None and version(weight) == self.version
 
 
-class NotDetached(Rule):
-    about = "time"
+class NotDetached(Rule, about="time", often="each step"):
     text = (
         "A backward pass goes on through this call, and the gradients that it makes here are cleared before any step "
         "uses them. Where only another model learns from the result, put `.detach()` behind it."
     )
     cure = "`.detach()` behind the result"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._left: list[_Leftover] = []  # of earlier steps
 
     def on_clear(self, event: events.Clear) -> None:

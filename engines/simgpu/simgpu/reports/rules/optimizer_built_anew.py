@@ -9,7 +9,6 @@ from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
@@ -28,16 +27,14 @@ class _Built:
         return self.remembers and self.sample() is sample and self.count == count and self.version == sample._version
 
 
-class OptimizerBuiltAnew(Rule):
-    about = "result"
+class OptimizerBuiltAnew(Rule, about="result"):
     text = (
         "This builds an optimizer anew for the same model, and what it knew of earlier gradients, such as momentum, is "
         "lost. Build it once, before the loop; a scheduler changes its learning rate."
     )
     cure = "build it once; a scheduler changes its learning rate"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._built: dict[str, _Built] = {}  # by line
         self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, _Built] = weakref.WeakKeyDictionary()
 

@@ -8,7 +8,6 @@ from torch.optim import Optimizer
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import SELDOM, Outcome, Rule
 
 
@@ -20,17 +19,14 @@ class _Turns:
     cleared: int = 0
 
 
-class OptimizerNeverSteps(Rule):
-    about = "result"
+class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
     text = (
         "Backward passes made gradients for this optimizer, and `zero_grad()` cleared them, but its `step()` was never "
         "called, so its parameters have not changed. Call `step()` after `backward()`."
     )
     cure = "call its `step()`"
-    explains = ("not-detached",)
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._lines: dict[str, _Turns] = {}  # of the last optimizer that a line has built
         self._turns: weakref.WeakKeyDictionary[Optimizer, _Turns] = weakref.WeakKeyDictionary()
 

@@ -5,15 +5,12 @@ from simgpu.reports.program import alive, is_set
 from simgpu.reports.rule import LOOKED_AT, Rule
 
 
-class OptimizerOfOtherParameters(Rule):
-    about = "result"
+class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=("gradients-not-used", "not-detached")):
     text = (
         "Parameters of this optimizer get no gradient: the model that is trained, or a part of it, is not the one that "
         "it was made for. Make the optimizer last, from the parameters of the model that you train."
     )
     cure = "make the optimizer last"
-    often = "twice"
-    explains = ("gradients-not-used", "not-detached")
 
     def on_update(self, event: events.Update) -> None:
         program = self.program

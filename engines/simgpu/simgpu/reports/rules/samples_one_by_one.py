@@ -7,14 +7,12 @@ from simgpu.reports.calls import LOOPED
 from simgpu.reports.rule import Rule
 
 
-class SamplesOneByOne(Rule):
-    about = "time"
+class SamplesOneByOne(Rule, about="time", often="each step"):
     text = (
         "This calls the model for each sample alone, and each call launches all of its kernels. Call it once, with a "
         "batch of all of them."
     )
     cure = "call it once, with a batch"
-    often = "each step"
 
     def on_all_judged(self, event: events.AllJudged) -> None:
         """Note calls with one sample each that could be a batch: many, of the same shape."""

@@ -2,25 +2,23 @@
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class SavedInEachStep(Rule):
-    about = "time"
+class SavedInEachStep(Rule, about="time", often="each step"):
     text = (
         "This copies what it saves to the host and writes a file in each step. Save once in an epoch, or every few "
         "hundred steps."
     )
     cure = "save once in an epoch, or every few hundred steps"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._saved: dict[str, tuple[int, int]] = {}  # epoch and step in which a line has saved something
 
-    def on_saved(self, event: events.Saved) -> None:
+    def on_kept(self, event: events.Kept) -> None:
         """Note a line that has saved in an earlier step of the same epoch."""
+        if not event.saved:
+            return
         line, now = places.place(), self.program.step
         epoch, step = self._saved.get(line, (-1, -1))
         if epoch == self.program.begun and step != now:

@@ -8,24 +8,20 @@ import torch
 
 from simgpu.reports import events
 from simgpu.reports.calls import LOOPED, Pass
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Outcome, Rule, Suspect
 
 _SMALL = 8  # samples
 _WORTH = 0.3  # of the time, in which the GPU waits for launches
 
 
-class SmallBatch(Rule):
-    about = "time"
+class SmallBatch(Rule, about="time", often="each step"):
     text = (
         "The batch is so small that the GPU waits for launches {launching} of a step, and there is memory for a larger "
         "one. Raise `batch_size`."
     )
     cure = "a larger `batch_size`"
-    often = "each step"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         # by line: the first input of its last call, with its version
         self._fed: dict[str, tuple[Callable[[], torch.Tensor | None], int]] = {}
 

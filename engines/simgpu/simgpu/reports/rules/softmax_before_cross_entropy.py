@@ -8,15 +8,16 @@ from simgpu.reports import events
 from simgpu.reports.rule import LOOKED_AT, Rule, made_by
 
 
-class SoftmaxBeforeCrossEntropy(Rule):
-    about = "result"
+class SoftmaxBeforeCrossEntropy(Rule, about="result"):
     text = (
         "`cross_entropy` gets probabilities and applies softmax once more, so the model learns slowly. Give it the "
         "logits, without softmax."
     )
     cure = "give the loss the logits"
 
-    def on_cross_entropy(self, event: events.CrossEntropy) -> None:
+    def on_loss(self, event: events.Loss) -> None:
+        if event.name != "cross_entropy":
+            return
         by = made_by(event.scores)
         looked_at = self.program.step < LOOKED_AT and not by.startswith("SigmoidBackward")
         if by.startswith("SoftmaxBackward") or (looked_at and _are_probabilities(event.scores)):

@@ -1,7 +1,6 @@
 """A `state_dict()` that was kept has changed with the weights."""
 
 import weakref
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -9,20 +8,17 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import Program
 from simgpu.reports.rule import Rule
 
 
-class StateIsNoCopy(Rule):
-    about = "result"
+class StateIsNoCopy(Rule, about="result"):
     text = (
         "`state_dict()` holds the weights themselves, and later steps have changed them, so this keeps no earlier "
         "state. Write `copy.deepcopy(model.state_dict())`."
     )
     cure = "`copy.deepcopy(model.state_dict())`"
 
-    def __init__(self, program: Program) -> None:
-        super().__init__(program)
+    def begin(self) -> None:
         self._states = WeakIdKeyDictionary()  # of models' states: the model, the line, step and version then
 
     def on_state_taken(self, event: events.StateTaken) -> None:
@@ -31,15 +27,9 @@ class StateIsNoCopy(Rule):
             if isinstance(value, torch.Tensor) and not value.is_inference():
                 self._states[value] = (*now, value._version)
 
-    def on_state_loaded(self, event: events.StateLoaded) -> None:
-        self._look(event.state)
-
-    def on_saved(self, event: events.Saved) -> None:
-        self._look(event.state)
-
-    def _look(self, kept: Any) -> None:
+    def on_kept(self, event: events.Kept) -> None:
         """Note a state that is loaded or saved if training has changed it since it was taken."""
-        for value in tree_leaves(kept) if len(self._states) else ():
+        for value in tree_leaves(event.state) if len(self._states) else ():
             if isinstance(value, torch.Tensor) and value in self._states:
                 reference, line, step, version = self._states[value]
                 model = reference()

@@ -4,14 +4,13 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class SynchronisedInEachStep(Rule):
-    about = "time"
+class SynchronisedInEachStep(Rule, about="time", often="each step"):
     text = "The host waits here until the GPU has done everything. Leave it out; only a measurement of time needs it."
     cure = "leave `synchronize()` out"
-    often = "each step"
 
-    def on_synchronised(self, event: events.Synchronised) -> None:
-        self.note()
+    def on_housekeeping(self, event: events.Housekeeping) -> None:
+        if event.name == "synchronize":
+            self.note()
 
 
 BAD = [("optimizer.step()\n", "optimizer.step(); torch.cuda.synchronize()\n", "synchronize")]

@@ -4,8 +4,7 @@ from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
 
-class TrainingInEvaluationMode(Rule):
-    about = "result"
+class TrainingInEvaluationMode(Rule, about="result"):
     text = (
         "The model is trained in evaluation mode: dropout is off, and batch norm learns nothing. Call `model.train()` "
         "before."
