@@ -31,6 +31,7 @@ from simgpu.forecasts.whatif import Basis
 from simgpu.ground import inductor
 from simgpu.ground.nodes import in_backward
 from simgpu.ground.replacements import Replacements
+from simgpu.reports import events, observer
 
 __all__ = ["CompiledStep", "ModelCalls"]
 
@@ -96,8 +97,8 @@ class ModelCalls:
     )
     _found: dict[str, Compiled] = field(default_factory=dict)
 
-    def before(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A module begins."""
+    def on_forward(self, event: events.Forward) -> None:
+        model = event.module
         self._depth += 1
         if self._depth > 1 or self.error or state.world.clock.log is not self.log or in_backward():
             return
@@ -107,7 +108,8 @@ class ModelCalls:
             self.error = "the program compiles its model already"
             return
         try:
-            self._calls.append(self._call(model.module if isinstance(model, _PARALLEL) else model, args, kwargs))
+            inner = model.module if isinstance(model, _PARALLEL) else model
+            self._calls.append(self._call(inner, event.args, event.kwargs))
         except Exception as error:  # of a program's own classes, which may not be copied
             self.error = f"{type(model).__name__} cannot be copied: {_first_line(error)}"
 
@@ -120,16 +122,15 @@ class ModelCalls:
         key = str((id(copies[modes]), tree_map(_like, (args, kwargs)), how))
         return _Call(copies[modes], tree_map(_shape, (args, kwargs)), key, *how, first=self.log.number)
 
-    def after(self, model: nn.Module, result: Any) -> None:
-        """A module has ended, or failed."""
+    def on_forward_end(self, event: events.ForwardEnd) -> None:
         self._depth -= 1
         call = self._calls[-1] if self._calls else None
         if self._depth or call is None or call.last >= 0 or in_backward():
             return
         call.last = self.log.number
-        for output in tree_leaves(result):
+        for output in tree_leaves(event.result):
             if isinstance(output, torch.Tensor) and output.requires_grad:
-                output.register_hook(lambda gradient: self._begins(call))
+                observer.on_gradient(output, lambda gradient: self._begins(call))
 
     def _begins(self, call: _Call) -> None:
         """The backward pass comes to a call."""

@@ -32,17 +32,16 @@ class Passes:
         if event.training:
             self._set_to_train.add(event.module)
 
-    def on_forward(self, event: events.Forward) -> None:
-        if len(self._program.running) == 1:
-            self._dropped = []
-
     def on_dropout(self, event: events.Dropout) -> None:
         if self._program.in_own_code and event.rate > 0:
             self._dropped.append(event.training is not False)
 
     def on_forward_end(self, event: events.ForwardEnd) -> None:
         """A call of a module from outside is one of a model if it has parameters."""
-        if self._program.running or event.result is None:
+        if self._program.running:
+            return
+        dropped, self._dropped = self._dropped, []
+        if event.result is None:
             return
         parts = self._program.parts(event.module)
         if not parts.parameters or next(event.module.parameters(), None) is not next(alive(parts.parameters), None):
@@ -50,7 +49,7 @@ class Passes:
         given = [one for one in tree_leaves((event.args, event.kwargs)) if isinstance(one, torch.Tensor)]
         results = [one for one in tree_leaves(event.result) if isinstance(one, torch.Tensor)]
         made = [one for one in results if one.requires_grad]
-        call = self._pass(event.module, parts, given, results)
+        call = self._pass(event.module, parts, dropped, given, results)
         if not self._program.graphs_used:
             self.calls[call.line] += 1
         earlier = self._program.passes
@@ -63,8 +62,15 @@ class Passes:
             made[0].grad_fn.metadata[__name__] = mark = Mark()
             call.graph = weakref.ref(mark)
 
-    def _pass(self, model: nn.Module, parts: Parts, given: list[torch.Tensor], results: list[torch.Tensor]) -> Pass:
-        modes, fed = [*self._modes(model, parts), *self._dropped], any(one.requires_grad for one in given)
+    def _pass(
+        self,
+        model: nn.Module,
+        parts: Parts,
+        dropped: list[bool],
+        given: list[torch.Tensor],
+        results: list[torch.Tensor],
+    ) -> Pass:
+        modes, fed = [*self._modes(model, parts), *dropped], any(one.requires_grad for one in given)
         samples = _samples(given, results)
         batch = 0 if given and given[0].is_leaf and given[0].requires_grad else samples
         alone = batch == 1 and not self._reads.lines and not fed

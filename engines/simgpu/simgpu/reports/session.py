@@ -93,7 +93,6 @@ class Recording:
             self._put.put(accounts.Gpu, require=self._asking(accounts.Gpu.require))
             self._put.put(self.world, fail=self._noting(self.world.fail))
             self.growth = GrowthWatch(self.holdings)
-            self.model_calls = ModelCalls(self.log) if compiled else None
             self._observer = Observer(self._put)
         self._put.put(threading, excepthook=self._telling(threading.excepthook))
         self.program = Program()
@@ -104,6 +103,9 @@ class Recording:
         for listener in (HandSteps(self.program, self._observer.tell), self.program, self.reads, self.passes):
             self._observer.listen(listener)
         self.rules = Rules(self.program, self._observer.listen)
+        self.model_calls = ModelCalls(self.log) if compiled else None
+        if self.model_calls is not None:
+            self._observer.listen(self.model_calls)
         self._observer.listen(self)
 
     def stop(self) -> None:
@@ -201,16 +203,11 @@ class Recording:
 
     # ---- events -------------------------------------------------------------------------------------------------
     def on_forward(self, event: events.Forward) -> None:
-        self._hint()
+        if not self.run.steps:
+            self._hint()
         self.holdings.module(event.module)
-        if self.model_calls is not None:
-            self.model_calls.before(event.module, event.args, event.kwargs)
         if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
             self._pause()
-
-    def on_forward_end(self, event: events.ForwardEnd) -> None:
-        if self.model_calls is not None:
-            self.model_calls.after(event.module, event.result)
 
     def on_update(self, event: events.Update) -> None:
         self.log.stepping = self.holdings.stepping = True

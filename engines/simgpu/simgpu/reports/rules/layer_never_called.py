@@ -52,7 +52,7 @@ class LayerNeverCalled(Rule, about="result"):
 
     def on_forward(self, event: events.Forward) -> None:
         self._called.add(event.module)
-        if self._holders:
+        if self._idle:
             self._mark_used(event.module)
 
     def on_update(self, event: events.Update) -> None:
