@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from simgpu import TimeForecast
     from simgpu.accounting.ledger import Moment
 
-_BOUNDS = {"compute": look.RED, "power": look.OCHRE, "bandwidth": look.BLUE, "latency": look.MUTED}
+_BOUNDS = {
+    "compute": look.RED, "power": look.OCHRE, "bandwidth": look.BLUE, "latency": look.MUTED, "not modelled": look.INK,
+}  # fmt: skip
 
 
 class OverTime(Protocol):
@@ -67,9 +69,9 @@ def kernels(found: TimeForecast, title: str = "") -> Figure:
     shares, said = found.by_kind, found.caption()
     figure, axes = look.new(title, height_in=1.3 + 0.3 * len(shares), said=said)
     left = [0.0] * len(shares)
-    for bound, colour in _BOUNDS.items():
-        times_ms = [share.by_bound[bound] * 1e3 for share in shares]
-        axes.barh([share.name for share in shares], times_ms, left=left, color=colour, label=bound)
+    for bound in found.by_bound:
+        times_ms = [share.by_bound.get(bound, 0.0) * 1e3 for share in shares]
+        axes.barh([share.name for share in shares], times_ms, left=left, color=_BOUNDS[bound], label=bound)
         left = [begin + length for begin, length in zip(left, times_ms, strict=True)]
     axes.invert_yaxis()
     axes.set_xlabel(textwrap.fill(f"ms; {found.evidence}", 92), loc="left", parse_math=False)

@@ -12,8 +12,10 @@ from torchgen.model import DeviceCheckType
 
 import simgpu
 from simgpu import flops
+from simgpu.ground import composite
 from simgpu.machine import operator_table
-from simgpu.machine.operator_table import ROWS, is_library, kind_of, row_of
+from simgpu.machine.operator_table import ATTENTION, CONVOLUTIONS, PRODUCTS, ROWS, is_library, kind_of, name_of, row_of
+from simgpu.machine.prices import unmodelled
 
 NEWER = {
     "_upsample_lanczos2d_aa",
@@ -72,6 +74,67 @@ def test_an_operator_of_others_is_not_taken_for_pytorchs_of_the_same_name():
 def test_kinds_are_told_by_whole_words(name, kind):
     assert kind_of(name) == kind
     assert is_library(name) == (kind in ("matrix products", "normalisation", "attention", "convolutions"))
+
+
+_NO_FORMULA = {  # why a product or attention has no formula and needs none
+    "reads each number once, so that the memory decides": "mv addmv addmv_ dot vdot",
+    "lays weights out anew": "_cudnn_rnn_flatten_weight",
+    "runs inside kernels, or on nested tensors": """_cudnn_attention_forward _cudnn_attention_backward
+        _flash_attention_forward_no_dropout_inplace""",
+    "for the CPU alone, or refused on CUDA": """_sparse_mm_reduce_impl _weight_int4pack_mm_for_cpu quantized_gru
+        quantized_lstm""",
+}
+_NO_FACTORISATION = ["linalg__powsum", "linalg_cross", "linalg_vector_norm", "_linalg_check_errors"]
+
+
+def own_kernels():
+    """Yield the operators of PyTorch that are not made of others, but for those that write into `out`."""
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        if namespace == "aten" and hasattr(torch.ops.aten, packet) and not overload.endswith("out"):
+            func = getattr(getattr(torch.ops.aten, packet), overload or "default")
+            if not composite.is_composite(func):
+                yield func
+
+
+def test_what_computes_products_has_a_formula_or_the_reason_why_not():
+    excused = {name for names in _NO_FORMULA.values() for name in names.split()}
+    found = {func for func in own_kernels() if kind_of(name_of(func)) in (PRODUCTS, CONVOLUTIONS, ATTENTION)}
+    lacking = {name_of(func) for func in found if not (flops.formula_of(func) or row_of(func).price is unmodelled)}
+    assert len(found) > 80 and lacking == excused
+
+
+def test_a_factorisation_is_labelled_as_not_modelled():
+    found = {func for func in own_kernels() if "linalg_" in name_of(func) or "cholesky" in name_of(func)}
+    lacking = {name_of(func) for func in found if row_of(func).price is not unmodelled}
+    assert len(found) > 25 and lacking == set(_NO_FACTORISATION)
+    ahead = simgpu.forecast(nn.Flatten, lambda: torch.eye(4), step=lambda model, x, _: torch.linalg.inv(x)).on("T4")
+    bounds = {record.name: record.bound for record in ahead.kernels}
+    assert bounds["linalg_inv_ex"] == "not modelled" and ahead.by_bound["not modelled"] > 0
+    assert "not modelled, so timed as reading and writing alone: linalg_inv_ex" in ahead.caption()
+
+
+@pytest.mark.parametrize(("name", "shapes", "more", "products"), [
+    ("addbmm", [(3, 5), (2, 3, 4), (2, 4, 5)], (), 2 * 3 * 4 * 5),
+    ("_addmm_activation", [(5,), (3, 4), (4, 5)], (), 3 * 4 * 5),
+    ("_grouped_mm", [(2, 3, 4), (2, 4, 5)], (), 2 * 3 * 4 * 5), ("_grouped_mm", [(6, 4), (2, 4, 5)], (), 6 * 4 * 5),
+    ("_grouped_mm", [(2, 3, 4), (4, 6)], (), 3 * 4 * 6), ("_grouped_mm", [(3, 6), (6, 5)], (), 3 * 6 * 5),
+    ("_trilinear", [(7, 3), (5, 3, 4), (7, 4)], ([1, 3], [0], [1, 2], [2, 3]), 7 * 5 * 3 * 4),
+    ("_cdist_forward", [(7, 3), (5, 3)], (2.0, None), 7 * 5 * 3),
+    ("_cdist_backward", [(7, 5), (7, 3), (5, 3)], (2.0, None), 7 * 5 * 3),
+    ("cudnn_convolution_transpose", [(2, 3, 4, 4), (3, 5, 2, 2)], (), 2 * 4 * 4 * 3 * 5 * 2 * 2),
+])  # fmt: skip
+def test_a_formula_counts_each_product_once(name, shapes, more, products):
+    func = getattr(torch.ops.aten, name).default
+    assert flops.of_call(func, (*map(torch.empty, shapes), *more), {}, None) == 2 * products
+
+
+def test_packed_weights_and_lists_have_formulas_too():
+    x, packed, y = torch.empty(3, 16), torch.empty(1), torch.empty(3, 5)
+    assert flops.of_call(torch.ops.aten._weight_int4pack_mm.default, (x, packed, 16, packed), {}, y) == 2 * 3 * 16 * 5
+    pairs = [x, torch.empty(2, 16)], [torch.empty(16, 5), torch.empty(16, 5)]
+    assert flops.of_call(torch.ops.aten._foreach_mm.default, pairs, {}, None) == 2 * (3 + 2) * 16 * 5
 
 
 def grouped(device):

@@ -19,6 +19,7 @@ from simgpu.ground.units import seconds_text
 from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.machine.operator_table import kind_of
+from simgpu.machine.rates import NOT_MODELLED
 
 BOUNDS = ("compute", "power", "bandwidth", "latency")
 
@@ -28,7 +29,7 @@ class Share:
     """What part of a step one kernel, or one kind of kernels, has.
 
     `by_bound` are its seconds by what bounds them, compute, power (the card's watts hold arithmetic back), bandwidth or
-    latency; `bound` is the one with most of them.
+    latency, or "not modelled" (only their reading and writing is counted); `bound` is the one with most of them.
     """
 
     name: str
@@ -45,7 +46,7 @@ class Share:
         for record in records:
             times_ns[record.bound] += record.duration_ns
         flops, nbytes = (sum(getattr(record, size) for record in records) for size in ("flops", "nbytes"))
-        by_bound = {bound: times_ns[bound] / 1e9 for bound in BOUNDS}
+        by_bound = {bound: times_ns[bound] / 1e9 for bound in dict.fromkeys((*BOUNDS, *times_ns))}
         most = max(times_ns, key=times_ns.__getitem__)
         return cls(name, len(records), times_ns.total() / 1e9, flops, nbytes, most, by_bound)
 
@@ -167,7 +168,10 @@ class TimeForecast(tables.Table):
 
     @property
     def by_bound(self) -> dict[str, float]:
-        """Seconds of kernels by what bounds them: compute, power, bandwidth, or latency, the least time of a kernel."""
+        """Seconds of kernels by what bounds them: compute, power, bandwidth, or latency, the least time of a kernel.
+
+        Those of operators that are "not modelled" are the least that these can take.
+        """
         return Share.of("all", list(self.kernels)).by_bound if self.kernels else dict.fromkeys(BOUNDS, 0.0)
 
     def _shares(self, key: Callable[[Record], str]) -> tuple[Share, ...]:
@@ -201,8 +205,9 @@ class TimeForecast(tables.Table):
         work = f"{self.flops:.3g} FLOPs ({', '.join(self.formats) or 'none in matrices'}), {self.tflops:.3g} TFLOP/s"
         said = f", messages {seconds_text(self.message_s)}" if self.message_s else ""
         busy = f"GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}"
-        caveat = self.machine.caveat
-        return f"{times}; {busy}; {work}\n{self.evidence}" + (f"\n{caveat}" if caveat else "")
+        floors = dict.fromkeys(record.name for record in self.kernels if record.bound == NOT_MODELLED)
+        least = f"not modelled, so timed as reading and writing alone: {', '.join(floors)}" if floors else ""
+        return "\n".join(filter(None, (f"{times}; {busy}; {work}", str(self.evidence), least, self.machine.caveat)))
 
 
 def _step(events: Sequence[Event], number: int) -> Sequence[Event]:

@@ -23,6 +23,48 @@ def product(first: int) -> Formula:
     return lambda *args, **kwargs: 2 * args[first].numel() * args[first + 1].shape[-1]
 
 
+def by_result(first: int) -> Formula:
+    """Return the formula of a product whose second matrix is packed: the width of the result says its columns."""
+    return lambda *args, out_val=None, **kwargs: 2 * args[first].numel() * out_val.shape[-1]
+
+
+def list_product(first: list[torch.Tensor], second: list[torch.Tensor], **kwargs: Any) -> int:
+    """Return the operations of a list of products."""
+    return sum(2 * a.numel() * b.shape[-1] for a, b in zip(first, second, strict=True))
+
+
+def grouped_product(first: torch.Tensor, second: torch.Tensor, *args: Any, **kwargs: Any) -> int:
+    """Return the operations of products by group: a row, or a column, of a matrix without groups belongs to one."""
+    groups = first.shape[0] if first.dim() == 3 and second.dim() == 2 else 1
+    return 2 * first.numel() // groups * second.shape[-1]
+
+
+def distances(first: int) -> Formula:
+    """Return the formula of distances between all rows of two matrices, a multiplication and an addition a column."""
+    return lambda *args, **kwargs: 2 * args[first].numel() * args[first + 1].shape[-2]
+
+
+def trilinear(
+    i1: torch.Tensor, i2: torch.Tensor, i3: torch.Tensor, expand1: list[int], expand2: list[int], expand3: list[int],
+    *args: Any, **kwargs: Any,
+) -> int:  # fmt: skip
+    """Return the operations of F.bilinear's sum of products over three tensors, each without some of its dimensions."""
+    shapes = [list(i1.shape), list(i2.shape), list(i3.shape)]
+    for shape, dims in zip(shapes, (expand1, expand2, expand3), strict=True):
+        for dim in sorted(dims):
+            shape.insert(dim, 1)
+    return 2 * math.prod(map(max, *shapes))
+
+
+def convolution(transposed: bool = False) -> Formula:
+    """Return the formula of a convolution of one library, which PyTorch's table has for the common operator alone."""
+
+    def formula(x: torch.Tensor, weight: torch.Tensor, *args: Any, out_val: Any = None, **kwargs: Any) -> int:
+        return 2 * (x if transposed else out_val).numel() * math.prod(weight.shape[1:])
+
+    return formula
+
+
 def attention(tail: str = "") -> Formula:
     """Return PyTorch's formula of fused attention, whose table has not all of its kinds (the CPU's from 2.15 on)."""
     formula: Any = flop_registry[getattr(torch.ops.aten, f"_scaled_dot_product_flash_attention{tail}")]
@@ -39,10 +81,18 @@ def convolution_backward(
     return 2 * places.numel() * math.prod(weight.shape[1:]) * (wanted[0] + wanted[1])
 
 
-def encoder_layer(src: torch.Tensor, width: int, heads: int, *args: Any, out_val: Any = None, **kwargs: Any) -> int:
-    """Two operations for each weight and token, and the two products of attention."""
-    tokens, products = src.numel() // width, (args[0], args[2], args[11], args[13])  # qkv, projection, two of the MLP
-    return tokens * (2 * sum(weight.numel() for weight in products) + 4 * src.shape[-2] * width)
+def encoder(width: int, *weights: int) -> Formula:
+    """Return the formula of attention with its projections in one operator, whose width and weights stand there.
+
+    Two operations for each weight and token, and the two products of attention.
+    """
+
+    def formula(x: torch.Tensor, *args: Any, **kwargs: Any) -> int:
+        values = (x, *args)
+        products = sum(values[index].numel() for index in weights)
+        return x.numel() // values[width] * (2 * products + 4 * x.shape[-2] * values[width])
+
+    return formula
 
 
 def recurrent(name: str, gradients: int = 0) -> Formula:

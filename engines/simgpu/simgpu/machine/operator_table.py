@@ -164,14 +164,43 @@ ROWS: dict[str, Row] = _table(
     _row("bmm", flops=formulas.product(0), lacks=Lack("baddbmm_cuda", WHOLE, sparse=of_sparse)),
     _row("addmm addmm_", flops=formulas.product(1), lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
     _row("baddbmm baddbmm_", flops=formulas.product(1), lacks=Lack("baddbmm_cuda", WHOLE)),
-    _row("addbmm addbmm_", lacks=Lack("addmm_cuda", WHOLE)),
+    _row("addbmm addbmm_", flops=formulas.product(1), lacks=Lack("addmm_cuda", WHOLE)),
+    _row("_addmm_activation", flops=formulas.product(1)),
+    _row("_int_mm _scaled_mm_v2", flops=formulas.product(0)),
+    _row(
+        "_weight_int4pack_mm _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm",
+        flops=formulas.by_result(0),
+    ),
+    _row("_foreach_mm", flops=formulas.list_product),
+    _row("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2", flops=formulas.grouped_product),
+    _row("_cdist_forward _euclidean_dist", kind=PRODUCTS, flops=formulas.distances(0)),
+    _row("_cdist_backward", kind=PRODUCTS, flops=formulas.distances(1)),
     _row("mv addmv addmv_", lacks=Lack("addmv_impl_cuda", WHOLE, sparse=of_sparse)),
-    _row("_sparse_addmm hspmm _sparse_sparse_matmul", lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
-    _row("_trilinear", lacks=Lack("baddbmm_cuda", WHOLE)),
+    _row(
+        "_sparse_addmm hspmm _sparse_sparse_matmul",
+        price=prices.unmodelled, lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse),
+    ),
+    _row(
+        """_cslt_sparse_mm _cslt_sparse_mm_search sparse_sampled_addmm _sparse_semi_structured_addmm
+        _sparse_semi_structured_mm _sparse_semi_structured_linear _sparse_mm_reduce_impl_backward
+        convolution_backward_overrideable mps_convolution_backward mps_convolution_transpose_backward""",
+        price=prices.unmodelled,
+    ),
+    _row("_trilinear", kind=PRODUCTS, flops=formulas.trilinear, lacks=Lack("baddbmm_cuda", WHOLE)),
     _row("dot vdot", lacks=Lack("dot", WHOLE)),
     # convolutions and recurrent layers
     _row("convolution", price=prices.convolution, lacks=Lack("getCudnnDataTypeFromScalarType()", LONG)),
     _row("convolution_backward", flops=formulas.convolution_backward, price=prices.convolution_backward),
+    _row(
+        """cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu
+        miopen_convolution miopen_convolution_relu miopen_convolution_add_relu miopen_depthwise_convolution mkldnn_convolution _mps_convolution
+        _nnpack_spatial_convolution""",
+        flops=formulas.convolution(),
+    ),
+    _row(
+        "cudnn_convolution_transpose miopen_convolution_transpose _mps_convolution_transpose",
+        flops=formulas.convolution(transposed=True),
+    ),
     *(
         _row(f"mkldnn_rnn_layer{of}", flops=formulas.recurrent(f"mkldnn_rnn_layer{of}", gradients))
         for of, gradients in (("", 0), ("_backward", 2))
@@ -204,8 +233,11 @@ ROWS: dict[str, Row] = _table(
     ),
     _row(
         "_transformer_encoder_layer_fwd",
-        kind=PRODUCTS, flops=formulas.encoder_layer, price=prices.encoder_layer,
+        kind=PRODUCTS, flops=formulas.encoder(1, 3, 5, 14, 16), price=prices.encoder_layer,
     ),
+    _row("_native_multi_head_attention _triton_multi_head_attention", flops=formulas.encoder(3, 5, 7)),
+    _row("_scaled_dot_product_fused_attention_overrideable _triton_scaled_dot_attention", flops=formulas.attention()),
+    _row("_scaled_dot_product_fused_attention_overrideable_backward", flops=formulas.attention("_backward")),
     # norms
     _row("native_batch_norm native_group_norm", price=prices.norm),
     _row(
@@ -263,10 +295,21 @@ ROWS: dict[str, Row] = _table(
     # what the host waits for
     _row("equal", waits=True, alike=True),
     _row("nonzero masked_select allclose _local_scalar_dense is_nonzero _unique2 unique_consecutive", waits=True),
-    _row("linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh _linalg_svd _linalg_check_errors", waits=True),
-    _row("linalg_pinv linalg_lstsq cholesky_inverse linalg_matrix_exp", waits=True),
-    _row("linalg_cholesky_ex linalg_inv_ex linalg_ldl_factor_ex", waits=waiting.checks_errors),
-    _row("linalg_lu_factor_ex _linalg_solve_ex", waits=waiting.checks_errors),
+    _row("_linalg_check_errors", waits=True),
+    _row(
+        """linalg_eig linalg_eigvals _linalg_eigvals _linalg_eigh _linalg_svd linalg_pinv linalg_lstsq cholesky_inverse
+        linalg_matrix_exp""",
+        price=prices.unmodelled, waits=True,
+    ),
+    _row(
+        "linalg_cholesky_ex linalg_inv_ex linalg_ldl_factor_ex linalg_lu_factor_ex _linalg_solve_ex",
+        price=prices.unmodelled, waits=waiting.checks_errors,
+    ),
+    _row(
+        """_cholesky_solve_helper _linalg_det _linalg_slogdet cholesky cholesky_solve geqrf linalg_householder_product
+        linalg_ldl_solve linalg_lu linalg_lu_solve linalg_qr linalg_solve_triangular ormqr triangular_solve""",
+        price=prices.unmodelled,
+    ),
     _row("linspace logspace", waits=waiting.ends_are_tensors),
     _row("normal", waits=lambda call: isinstance(call["std"], torch.Tensor)),
     _row("repeat_interleave", waits=lambda call: call["output_size"] is None),

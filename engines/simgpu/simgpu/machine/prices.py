@@ -34,6 +34,7 @@ class Cost:
     - `steps`: kernels that wait for one another, each of which takes its least time;
     - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0;
     - `by_formula`: whether `flops` are those of a product, a convolution or attention, not one for each element;
+    - `modelled`: False where it computes more than is counted here: it takes at least this (`unmodelled`);
     - `host`: what the host takes it for, "library", "light" or "cast"; `tensors`: of a foreach or fused operator.
     """
 
@@ -45,6 +46,7 @@ class Cost:
     extra_bytes: int = 0
     attention: float = 0.0
     by_formula: bool = False
+    modelled: bool = True
     host: str = "light"
     tensors: int = 0
 
@@ -167,6 +169,11 @@ def _depthwise(weight: torch.Tensor, groups: int) -> bool:
 def _converts(x: torch.Tensor) -> bool:
     """Return whether cuDNN's kernels need the channels last and have to turn tensors around for it."""
     return x.dtype in (torch.float16, torch.bfloat16) and _fastest(x) != 1
+
+
+def unmodelled(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    """Return the cost of a factorisation or a sparse product, of which only reading and writing is known: a floor."""
+    return replace(cost, modelled=False)
 
 
 def norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:

@@ -29,6 +29,7 @@ class Costs:
     limits: bool = True
 
 
+NOT_MODELLED = "not modelled"  # what bounds a kernel whose operations are not counted
 _OLDEST_TENSOR_CORES = (7, 0)
 _ENERGY = {"fp16": 1, "bf16": 1, "tf32": 2, "fp32": 5}  # of an operation in a format, beside one in fp16
 AT_PEAK = Costs(matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0, limits=False)
@@ -50,7 +51,8 @@ class Rates:
         """Return how many ns the kernels of an operator take, and what bounds them.
 
         That is the larger of arithmetic and memory traffic, and for each step the least time of a kernel. The bound is
-        "compute", "power" where the card's watts hold arithmetic back, "bandwidth" or "latency".
+        "compute", "power" where the card's watts hold arithmetic back, "bandwidth" or "latency"; "not modelled" where
+        the operator takes longer than that, and nobody knows how long.
         """
         speed, arithmetic = self._flops_a_ns.get((cost.rate, cost.attention)) or self._speed(cost)
         gbps = self._strided_gbps if cost.strided else self._gbps
@@ -61,7 +63,7 @@ class Rates:
             work_ns, memory_ns = work_ns + extra_ns, memory_ns + extra_ns
         least_ns = self.costs.kernel_ns * cost.steps
         bound = "latency" if work_ns < least_ns else arithmetic if compute_ns >= memory_ns else "bandwidth"
-        return least_ns + work_ns, bound
+        return least_ns + work_ns, bound if cost.modelled else NOT_MODELLED
 
     def copy_ns(self, nbytes: int, *, pinned: bool) -> int:
         """Return how many ns a copy over the bus takes."""
