@@ -192,9 +192,9 @@ ROWS: dict[str, Row] = _table(
     _row("convolution", price=prices.convolution, lacks=Lack("getCudnnDataTypeFromScalarType()", LONG)),
     _row("convolution_backward", flops=formulas.convolution_backward, price=prices.convolution_backward),
     _row(
-        """cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu
-        miopen_convolution miopen_convolution_relu miopen_convolution_add_relu miopen_depthwise_convolution mkldnn_convolution _mps_convolution
-        _nnpack_spatial_convolution""",
+        """cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution
+        miopen_convolution_relu miopen_convolution_add_relu miopen_depthwise_convolution mkldnn_convolution
+        _mps_convolution _nnpack_spatial_convolution""",
         flops=formulas.convolution(),
     ),
     _row(
