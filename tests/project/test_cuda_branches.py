@@ -116,6 +116,23 @@ def test_each_branch_of_packages_and_programs_is_listed_and_runs(tmp_path):
     assert not any(missing.values()), missing
 
 
+@needs_face
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_the_first_lesson_and_its_exercises_run_on_a_macs_gpu_and_intels(kind, tmp_path):
+    seen = on_face.run("00", tmp_path, kind=kind)
+    assert (seen.failed, seen.missing) == ({}, []), seen.log[-3000:]
+    right, wrong, _, otherwise = on_face.exercises("00", kind)
+    assert otherwise == [] and right > 2 and wrong > 2
+
+
+@pytest.mark.slow
+@needs_face
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "08", "08b", "11", "12", "14"])
+def test_exercises_take_right_answers_and_refuse_mistakes_on_a_macs_gpu_and_intels(number, kind):
+    assert on_face.exercises(number, kind)[3] == []
+
+
 @pytest.mark.slow
 @needs_face
 @pytest.mark.parametrize("lesson", notebooks.lessons(), ids=lambda path: path.stem)
