@@ -431,7 +431,7 @@ def _first_line(error: BaseException) -> str:
     known = explain(error)
     if known.name.startswith("simulated "):  # PyTorch's own words speak of what no reader knows
         return f"{known.what[:-1]}: {known.now}"
-    first, _, rest = str(error).strip().replace("SimTensor", "Tensor").partition("\n")  # a tensor like any other
+    first, _, rest = str(error).strip().partition("\n")
     return _cut(f"{first} {rest.strip().partition(chr(10))[0]}" if first.endswith(":") else first)
 
 

@@ -70,8 +70,6 @@ def _within(value: Any) -> Any:
 
 def _named(value: Any) -> str:
     """Return the name of the type of `value`; scalars of NumPy are told from Python's, which have similar names."""
-    if type(value).__name__ == "SimTensor":  # for a reader a tensor like any other
-        return "Tensor"
     return f"NumPy's {_name(value)}" if isinstance(value, np.generic) else type(value).__name__
 
 

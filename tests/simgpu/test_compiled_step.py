@@ -83,7 +83,7 @@ def test_the_program_is_what_it_is_without_the_question():
     assert values == others and plain.compiled is None and "torch.compile would bring" not in str(plain)
     assert (asked.peak, asked.step_time, asked.simulated) == (plain.peak, plain.step_time, plain.simulated)
     assert [one.code for one in asked.suspects] == [one.code for one in plain.suspects]
-    assert [type(one).__name__ for one in model.seen] == ["SimTensor"] and model.seen[0].shape == (4096, 512)
+    assert [type(one).__name__ for one in model.seen] == ["Tensor"] and model.seen[0].shape == (4096, 512)
 
 
 def test_a_break_at_which_the_host_waits_parts_the_kernels_and_is_told_with_its_line():

@@ -229,7 +229,7 @@ def test_cpu_tensors_of_indices():
     assert x[torch.tensor([True, False, False])].tolist() == [[0, 1, 2, 3]]
     x[torch.tensor([1])] = 0.0
     assert x[1].sum().item() == 0
-    with pytest.raises(RuntimeError, match="but got values is on cpu, different from other tensors on sim:0"):
+    with pytest.raises(RuntimeError, match="found at least two devices, sim:0 and cpu"):
         x[torch.tensor([0, 1])] = torch.ones(2)
 
 

@@ -54,6 +54,8 @@ def _register(module: ModuleType) -> None:
     library.impl("ctc_loss.Tensor", _ctc_loss, "AutogradMeta")
     library.impl("one_hot", _one_hot, "AutogradMeta")
     library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
+    for name in _COMPARING_DEVICES:
+        library.impl(name, partial(_in_words_of_kind, operator_of(name)), "AutogradMeta")
     attention.register(library)
     for name, made in _RANKS.items():
         library.impl(name, partial(_rank_out, operator_of(name), operator_of(made)), "AutogradMeta")
@@ -205,11 +207,27 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return classes.new_zeros(*classes.shape, num_classes).scatter_(-1, classes.unsqueeze(-1), 1)
 
 
+# C++ compares devices in these before any operator runs
+_COMPARING_DEVICES = "inner", "take_along_dim", "linalg_multi_dot", "tensor_split.tensor_indices_or_sections"
+
+
+def _in_words_of_kind(operator: Operator, *args: Any, **kwargs: Any) -> Any:
+    try:
+        return operator.decompose(*args, **kwargs)
+    except RuntimeError as error:
+        error.args = (device_kind.in_words(str(error)),)
+        raise
+
+
 def _attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None, enable_gqa: bool = False,
 ) -> torch.Tensor:  # fmt: skip
     """The kernel that CUDA would choose: one that is fused, or the plain formula."""
+    places = [tensor.device for tensor in (query, key, value)]
+    if len(set(places)) > 1 and query.dtype == key.dtype == value.dtype:  # C++ would name the device `meta`
+        words = "query.device: {} key.device: {} and value.device: {} instead.".format(*places)
+        raise RuntimeError(f"Expected query, key, and value to have the same device type, but got {words}")
     tensors = [query, key, value] if attn_mask is None else [query, key, value, attn_mask]
     ours = [tensor for tensor in tensors if isinstance(tensor, SimTensor)]
     if len(ours) == len(tensors):

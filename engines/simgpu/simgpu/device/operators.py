@@ -15,6 +15,7 @@ from simgpu.device import (
     communication,
     cpu_fallback,
     kernel_failures,
+    mixed_devices,
     mps,
     shapes_in_place,
     shapes_only,
@@ -156,7 +157,9 @@ def dispatch(
             return plan.special(func, args, kwargs or {})
         return _run(func, plan, args, kwargs or {})
     except RuntimeError as error:
-        state.last_error = str(error)
+        state.last_error = words = device_kind.in_words(str(error))
+        if words != str(error):
+            error.args = (words,)
         raise
 
 
@@ -379,10 +382,10 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     check_generator(generator)
     if plan.mutates and shapes_in_place.any_stale():
         _refuse_stale(plan, args, kwargs, tensors)
-    index = _common_index(func, plan, tensors)
+    index = _common_index(Call(func, args, kwargs), plan, tensors)
     _refuse_by_row(func, plan, args, kwargs, tensors)
     if plan.mutates and kwargs:
-        _refuse_results_on_cpu(func, plan, kwargs, tensors)
+        _refuse_results_on_cpu(Call(func, args, kwargs), plan, tensors)
     if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):
         _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
@@ -484,7 +487,7 @@ def _unwrap(value: Any, tensors: list[Any]) -> Any:
     return [_unwrap(item, tensors) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> int:
+def _common_index(call: Call, plan: Plan, tensors: list[torch.Tensor]) -> int:
     """Return the one GPU that all tensors are on; most operators may read CPU tensors of no dimension.
 
     Raises as CUDA does for tensors on two devices.
@@ -495,24 +498,24 @@ def _common_index(func: Operator, plan: Plan, tensors: list[torch.Tensor]) -> in
             if index is None:
                 index = tensor._index
             elif tensor._index != index:
-                _raise_mixed(func, plan, tensors, tensor)
+                mixed_devices.refuse(call, plan.row.takes_indices)
     in_place = plan.pointwise and 0 in plan.mutates and not plan.row.overwrites
     for position, tensor in enumerate(tensors):
         if type(tensor) is SimTensor or not (tensor.dim() > 0 or plan.row.alike or (in_place and position == 0)):
             continue
         if not _stays_on_cpu(plan, tensors, position):
-            _raise_mixed(func, plan, tensors, tensor)
+            mixed_devices.refuse(call, plan.row.takes_indices)
     return state.world.current if index is None else index
 
 
-def _refuse_results_on_cpu(func: Operator, plan: Plan, kwargs: Kwargs, tensors: list[torch.Tensor]) -> None:
+def _refuse_results_on_cpu(call: Call, plan: Plan, tensors: list[torch.Tensor]) -> None:
     """Raise where `out=` is a number on the CPU, which may be read and not written.
 
     Sources: `compute_types` in TensorIterator.cpp, `resize_out` in torchgen/dest/register_dispatch_key.py.
     """
-    for result in tree_leaves([kwargs.get(which) for which in plan.mutates if isinstance(which, str)]):
+    for result in tree_leaves([call[which] for which in plan.mutates if isinstance(which, str)]):
         if type(result) is not SimTensor and isinstance(result, torch.Tensor):
-            _raise_mixed(func, plan, tensors, result)
+            mixed_devices.refuse(call, plan.row.takes_indices)
 
 
 def _stays_on_cpu(plan: Plan, tensors: list[torch.Tensor], position: int) -> bool:
@@ -543,62 +546,6 @@ def _bring_indices(call: Call, index: int) -> None:
     value = call["values"]
     if value is not None and type(value) is not SimTensor and not waiting.fills(call):
         clock.copy(index, "H2D", value.nbytes, pinned=False, blocking=True)
-
-
-def _raise_mixed(func: Operator, plan: Plan, tensors: list[torch.Tensor], wrong: torch.Tensor) -> NoReturn:
-    if plan.row.takes_indices:
-        indexed, *indices = tensors[:-1] if "index_put" in plan.name else tensors
-        if any(type(index) is SimTensor and index.device != indexed.device for index in indices):
-            kinds = f"either on cpu or on the same device as the indexed tensor ({indexed.device})"
-            raise RuntimeError(f"indices should be {kinds}")
-    if plan.name in _OWN_WORDS and (words := _OWN_WORDS[plan.name](tensors)):
-        raise RuntimeError(words)
-    if device_kind.kind == "mps" and not plan.pointwise:
-        raise RuntimeError(mps.PLACEHOLDER)
-    placed = [tensor for tensor in tensors if type(tensor) is SimTensor or tensor.dim() > 0 or plan.row.alike]
-    here, other = placed[0].device, wrong
-    if wrong.device == here:
-        other = next(tensor for tensor in placed if tensor.device != here)
-    if plan.pointwise:
-        devices = f"found at least two devices, {here} and {other.device}!"
-    else:
-        position = next(i for i, tensor in enumerate(tensors) if tensor is other)
-        arguments = [a.name for a in func._schema.arguments if "Tensor" in str(a.type)]
-        name, arguments = _BY_WAY_OF.get(plan.name, (plan.name, arguments))
-        devices = (
-            f"got {arguments[min(position, len(arguments) - 1)]} is on {other.device}, different from other tensors on "
-            f"{here} (when checking argument in method wrapper_{device_kind.title()}_{name})"
-        )
-    raise RuntimeError(f"Expected all tensors to be on the same device, but {devices}")
-
-
-def _of_convolution(tensors: list[torch.Tensor]) -> str:
-    """Return what `check_input_same_type_as_parameters` in Convolution.cpp says."""
-    x, weight, *bias = tensors
-    name, other = ("weight", weight) if weight.device != x.device else ("bias", bias[0])
-    onednn = x.device.type == "cpu" and x.dtype is torch.float32 and name == "weight"
-    or_else = " or input should be a MKLDNN tensor and weight is a dense tensor" if onednn else ""
-    types = [_type_in_words(one) for one in (x, other)]
-    return f"Input type ({types[0]}) and {name} type ({types[1]}) should be the same{or_else}"
-
-
-def _type_in_words(tensor: torch.Tensor) -> str:
-    """Return how C++ calls the type of a tensor: on MPS `MPSFloatType`, which Python's `type()` calls otherwise."""
-    named = tensor.type()
-    return f"MPS{named.rpartition('.')[2].removesuffix('Tensor')}Type" if tensor.is_mps else named
-
-
-def _of_mask(tensors: list[torch.Tensor]) -> str:
-    """Return what `masked_fill__cuda` in IndexKernel.cu says; nothing where the value is the one on the CPU."""
-    filled, mask = tensors[0].device, tensors[1].device
-    if len(tensors) == 3 and filled.type == "cpu":
-        return "masked_fill_: Expected inputs to be on same device"
-    words = f"expected self and mask to be on the same device, but got mask on {mask} and self on {filled}"
-    return words if filled != mask else ""
-
-
-_BY_WAY_OF = {"embedding": ("_index_select", ["self", "index"])}  # as which operator CUDA runs another
-_OWN_WORDS = {"convolution": _of_convolution, "masked_fill": _of_mask, "masked_fill_": _of_mask}
 
 
 def _target(kwargs: Kwargs, index: int) -> int | None:

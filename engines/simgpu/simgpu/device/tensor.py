@@ -283,6 +283,9 @@ class SimTensor(torch.Tensor):
     __tensor_unflatten__: Any = _VisibleTo(lambda self: _refuse_to_be_made)
 
 
+SimTensor.__name__ = "Tensor"  # as errors of Python and C++ call the type
+
+
 def _indices(index: Any, device: torch.device) -> Any:
     """Return `index` with a tensor for each sequence of numbers in it, by PyTorch's rule of what is one."""
     parts = torch.Tensor, list, tuple, range, slice, type(...), type(None)

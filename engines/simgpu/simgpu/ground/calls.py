@@ -6,15 +6,15 @@ from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
 
 class Call:
-    """One call of an operator: `call["dim"]` is what it is given as `dim`."""
+    """One call of an operator `func`: `call["dim"]` is what it is given as `dim`."""
 
     def __init__(self, func: Operator, args: Args, kwargs: Kwargs) -> None:
-        self._func, self._args, self._kwargs = func, args, kwargs
+        self.func, self.args, self.kwargs = func, args, kwargs
 
     def __getitem__(self, name: str) -> Any:
         """Return an argument, its default where it was left out, or None where the operator has none of this name."""
-        for index, argument in enumerate(self._func._schema.arguments):
+        for index, argument in enumerate(self.func._schema.arguments):
             if argument.name == name:
-                by_place = index < len(self._args)
-                return self._args[index] if by_place else self._kwargs.get(name, argument.default_value)
+                by_place = index < len(self.args)
+                return self.args[index] if by_place else self.kwargs.get(name, argument.default_value)
         return None

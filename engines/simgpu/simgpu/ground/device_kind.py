@@ -5,6 +5,7 @@ EmptyTensor.cpp of aten/src/ATen/mps, MPSGuardImpl.h there, OperationUtils.mm an
 For XPU without float64: https://github.com/intel/torch-xpu-ops/issues/1742.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -80,6 +81,11 @@ def show(new: Kind) -> None:
 def title() -> str:
     """Return how messages call the device: "sim", or as PyTorch's own messages do, "CUDA"."""
     return current.title
+
+
+def in_words(message: str) -> str:
+    """Return a message of C++, which takes simulated GPUs for `meta:0` …, with the names of their devices."""
+    return re.sub(r"\bmeta(?=:\d| Device)", kind, message)
 
 
 def is_ours(device: torch.device) -> bool:

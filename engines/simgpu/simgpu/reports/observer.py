@@ -205,8 +205,10 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None
     yield _F, "scaled_dot_product_attention", _attention, None
     for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
         yield _F, name, lambda input, target, *_, **__: _difference(input, target), None
-    for name in ("__sub__", "__rsub__", "sub"):
+    for name in ("__sub__", "sub"):
         yield SimTensor, name, lambda self, other, *_, **__: _difference(self, other), None
+    # of a subclass with a method of its own, Python would call this first for `cpu - cuda`, and no `__sub__`
+    yield torch.Tensor, "__rsub__", lambda self, other, *_, **__: _difference(self, other), None
     for name in ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"):
         yield torch.Tensor, name, lambda self, *_, **__: events.Changed(self), None
     yield DataLoader, "__init__", _loader_built, None
