@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from course_utils import arguments, tables
-from gpu_course import classroom, look
+from gpu_course import classroom, look, ways
 from gpu_course import solved as file
 from gpu_course.checks import OTHER
 
-__all__ = ["Lesson", "Progress", "export", "here", "progress", "restore", "take"]
+__all__ = ["Lesson", "Progress", "export", "follow", "here", "progress", "restore", "take"]
 
 _BAR = 10
 _HEAD = ("lesson", "solved", "")
@@ -99,6 +99,15 @@ def restore(line: str) -> Progress:
     return _summary(file.solved(), f"Restored {_count(len(said.solved))}, {len(new)} of them new here.")
 
 
+def follow(way: str) -> Progress:
+    """Follow a way, such as "evening", and return the progress on it: “Next” then names the exercises of its pages.
+
+    Raises ValueError with the names of all ways where there is none of that name.
+    """
+    ways.follow(way)
+    return progress()
+
+
 def take(said: classroom.Progress) -> None:
     """Add what a line says to what is kept here; the code of the line is yours from then on."""
     file.change(dict.fromkeys(said.solved, True))
@@ -109,6 +118,7 @@ def take(said: classroom.Progress) -> None:
 
 progress.export = export  # type: ignore[attr-defined]
 progress.restore = restore  # type: ignore[attr-defined]
+progress.follow = follow  # type: ignore[attr-defined]
 
 
 def _summary(solved: set[file.Key], note: str = "") -> Progress:
@@ -118,9 +128,12 @@ def _summary(solved: set[file.Key], note: str = "") -> Progress:
     names: dict[str, list[str]] = {}
     for lesson, name in exercises:
         names.setdefault(lesson, []).append(name)
-    left = [found for each, found in exercises.items() if each not in solved]
-    first = min(left, key=lambda found: not found.lesson.isdecimal(), default=None)  # pages such as 08b come last
+    left = ways.in_order(key for key in exercises if key not in solved)
+    first = exercises[left[0]] if left else None
     following = f"Next: {first.task.title} (lesson {first.lesson}, {first.task.minutes} min)" if first else ""
+    if way := ways.chosen():
+        done = len(solved.intersection(way.exercises))
+        following = f"Your way, “{way.name}”: {done} of {len(way.exercises)} exercises. {following}"
     others = len(solved - exercises.keys())
     kept = f"{_count(others)} of another version of the course kept." if others else ""
     return Progress(_lessons(names, solved), following or "Everything is solved.", f"{note} {kept}".strip())

@@ -19,6 +19,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -143,6 +144,36 @@ def with_minutes(text: str) -> str:
     bold = round(sum(int(spine) for essential, spine, _ in entries if essential) / 60)
     everything = round(sum(int(every) for _, _, every in entries) / 60)
     return re.sub(r"about \d+ hours(.*) about \d+ hours", rf"about {bold} hours\g<1> about {everything} hours", text)
+
+
+def with_spines(text: str) -> str:
+    """Return the list of ways with the exercises on the spine of each page, in its order."""
+    rows = []
+    for path in lessons():
+        inside, found = True, []
+        for cell in read(path).cells:
+            if headings := re.findall(r"^## .*", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []:
+                inside = not headings[-1].startswith("## Deeper: ")
+            if inside and (check := CHECK.match(cell.source)):
+                found.append(f"{check['lesson']}.{check['name']}")
+        names = "".join(f'\n  "{name}",' for name in found)
+        rows.append(f'"{number(path)}" = [{names}\n]\n')
+    return text.partition("[spine]\n")[0] + "[spine]\n" + "".join(rows)
+
+
+def with_ways(text: str, folder: str = "") -> str:
+    """Return the README or the map of lesson 00 with the table of ways: goals, pages that lead there, and time."""
+    stated = tomllib.loads((ROOT / "gpu_course" / "ways.toml").read_text(encoding="utf-8"))["ways"]
+    pages = {number(path): path for path in lessons()}
+    rows = []
+    for way in stated:
+        named = [f"[{page}]({folder}{pages[page].name})" for page in way["pages"]]
+        links = " · ".join(named if len(named) < 8 else [named[0], "…", named[-1]])
+        spent = sum(int(STATED.search(read(pages[page]).cells[0].source)["spine"]) for page in way["pages"])
+        time = f"{spent} min" if spent <= 120 else f"{round(spent / 60)} h"
+        rows.append(f"| {way['goal']} | {links} | {time} |\n")
+    table = "| I want to … | go to | it takes |\n|---|---|---|\n" + "".join(rows)
+    return re.sub(r"\| I want to … \|.*\n(\|.*\n)+", lambda _: table, text)
 
 
 def with_files(text: str) -> str:
@@ -399,6 +430,8 @@ def fix(paths: list[Path]) -> None:
                 cell.source = LINKS.sub(lambda old, new=line: old[0] if _same(old[0], new) else new, cell.source)
             if cell.get("id") == "course-map":
                 cell.source = with_minutes(cell.source)
+            if cell.get("id") == "goals":
+                cell.source = with_ways(cell.source)
             if line and cell.get("id") == "machine":
                 cell.source = MACHINE
         if line and notebook.cells[-1].get("id") != "your-line":
@@ -408,6 +441,7 @@ def fix(paths: list[Path]) -> None:
         written = {
             "README.md": _readme,
             "gpu_course/misconceptions.toml": with_files,
+            "gpu_course/ways.toml": with_spines,
             "docs/own_program.md": with_rules,
         }
         for name, renewed in written.items():
@@ -417,7 +451,7 @@ def fix(paths: list[Path]) -> None:
 
 def _readme(text: str) -> str:
     """Return the README with the lessons' minutes, and the command that clones the repository."""
-    return address.with_clone_line(with_minutes(text))
+    return address.with_clone_line(with_ways(with_minutes(text), "notebooks/"))
 
 
 def with_rules(guide: str) -> str:

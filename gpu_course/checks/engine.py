@@ -36,6 +36,7 @@ The reference may also be a class, such as a module: `case.call` then makes an o
 import ast
 import contextlib
 import functools
+import importlib
 import inspect
 import re
 import sys
@@ -49,7 +50,7 @@ import torch
 
 import simgpu
 from course_utils import arguments, devices
-from gpu_course import fields
+from gpu_course import fields, ways
 from gpu_course import solved as store
 from gpu_course.checks import edges
 from gpu_course.checks.answers import Alternative, Edit, Row, beside, edit, read_lesson, source_of
@@ -258,12 +259,16 @@ class Exercise:
         lesson = [found for found in shown if isinstance(found, Exercise)]
         if self not in lesson:
             return []
-        done, here = store.solved(), lesson.index(self)
-        left = [found for found in lesson[here:] + lesson[:here] if (found.lesson, found.name) not in done]
-        if not left:
-            return [f"All exercises of lesson {self.lesson} are solved."]
-        solved = f"{len(lesson) - len(left)} of {len(lesson)} exercises of lesson {self.lesson} are solved."
-        return [solved, f"Next: {left[0].task.title} ({left[0].name}, {left[0].task.minutes} min)."]
+        keys = [(found.lesson, found.name) for found in lesson]
+        count = len(store.solved() & {*keys})
+        said = f"{count} of {len(keys)} exercises" if count < len(keys) else "All exercises"
+        said += f" of lesson {self.lesson} are solved."
+        following = ways.left((self.lesson, self.name), keys)
+        if not following:
+            return [said]
+        number, name = following[0]
+        task = getattr(importlib.import_module(f"gpu_course.lesson{number}"), name).task
+        return [said, f"Next: {task.title} ({name}, {task.minutes} min)."]
 
     def _buttons(self) -> Any:
         """Return the widget that gives what hint(), solution() and reset() say."""

@@ -13,10 +13,11 @@ import filelock
 import platformdirs
 import pytest
 
-from gpu_course import catalogue, sealing, solved
+from gpu_course import catalogue, sealing, solved, ways
 from gpu_course import progress as module
 from gpu_course.progress import progress
 from tests import children
+from tools import notebooks
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = [
@@ -497,3 +498,48 @@ def test_a_map_never_replaces_the_lines_and_a_folder_that_is_missing_is_said_in_
             module.main([str(file), "--map", str(made)])
         assert said in capsys.readouterr().err
         assert file.read_bytes() == before
+
+
+# --- ways ---
+
+
+def key_of(text: str) -> tuple[str, str]:
+    lesson, name = text.split(".")
+    return lesson, name
+
+
+def test_the_way_that_is_followed_comes_first_then_spines_then_what_goes_deeper():
+    every = [*map(key_of, ("08b.layer_norm", "02.ramp", "01.visible_gpus", "01.pick_device", "05.evaluate"))]
+    assert [name for _, name in ways.in_order(every)] == [
+        "pick_device",
+        "ramp",
+        "evaluate",
+        "visible_gpus",
+        "layer_norm",
+    ]
+    progress.follow("evening")
+    assert ways.in_order(every)[0] == ("05", "evaluate")
+    mark("05", "evaluate")
+    assert "Your way, “evening”: 1 of 7 exercises. Next: " in str(progress())
+    with pytest.raises(ValueError, match="evening, weekend"):
+        progress.follow("nowhere")
+
+
+def test_what_comes_next_is_on_the_way_and_elsewhere_in_the_lesson_with_its_spine_first():
+    lesson = [("05", name) for name in catalogue.names()["05"]]
+    assert ways.left(("05", "evaluate"), lesson)[1] == ("05", "train_epoch")  # mean_loss, in between, goes deeper
+    progress.follow("evening")
+    assert ways.left(("05", "evaluate"), lesson)[1] == ("05", "mean_loss")  # which the evening has
+    for key in ways.chosen().exercises:
+        mark(*key)
+    assert ways.left(("05", "evaluate"), lesson) == []
+
+
+def test_ways_and_their_table_repeat_what_the_notebooks_say():
+    text = Path(ways.__file__).with_suffix(".toml").read_text(encoding="utf-8")
+    assert notebooks.with_spines(text) == text and len(ways.ways()) >= 6
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert notebooks.with_ways(readme, "notebooks/") == readme
+    assert notebooks.with_ways(readme.replace("100 min |", "7 min |"), "notebooks/") == readme
+    known = {(lesson, name) for lesson, names in catalogue.names().items() for name in names}
+    assert all(set(way.exercises) <= known and way.exercises for way in ways.ways().values())
