@@ -121,3 +121,12 @@ def test_a_mac_keeps_its_own_numbers_in_a_checkpoint_of_its_state():
         assert torch.equal(first, torch.randn(3, device="mps"))
         generator = torch.Generator("mps").manual_seed(5)
         assert torch.equal(first, torch.randn(3, device="mps", generator=generator)) and generator.initial_seed() == 5
+
+
+def test_the_command_says_how_many_rules_are_kept_and_what_came_of_others(capsys, monkeypatch):
+    assert device_rules.main(["--kind", "xpu", "--only", "method of its name"])
+    assert capsys.readouterr().out.startswith("1 of 1 rules of xpu are kept on the simulated one, PyTorch ")
+    broken = device_rules.Rule("xpu", "sums", "nowhere", "all", "result = 1 + 1", "^3$")
+    monkeypatch.setattr(device_rules, "read", lambda kind: [broken])
+    assert not device_rules.main(["--kind", "xpu"])
+    assert "NOT KEPT: sums\n    2\n    nowhere" in capsys.readouterr().out
