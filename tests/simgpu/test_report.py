@@ -530,3 +530,16 @@ def test_passes_that_an_optimizer_calls_are_forward_and_backward():
         report = session.report()
     assert list(report.phases) == ["forward", "backward", "optimizer"] and all(report.phases.values())
     assert report.owners["activations"] > 0
+
+
+def test_a_report_for_a_gpu_that_nothing_connects_to_others_asks_for_no_cluster():
+    with simgpu.mps(record=True) as session:
+        model = nn.Linear(4, 4).to("mps")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.ones(2, 4, device="mps")).sum().backward()
+            optimizer.step()
+    report = session.report()
+    assert "Apple" in str(report) and {option.gpus for option in report.options} == {1}
+    with pytest.raises(ValueError, match="nothing connects several of Apple M1"):
+        report.what_if(gpus=8)

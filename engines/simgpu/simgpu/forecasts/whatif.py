@@ -117,6 +117,8 @@ def what_if(
         )
     own = basis.machine.gpu
     spec = own if gpu is None else priced(gpu)
+    if ranks > 1 and not _has_links(spec):
+        raise ValueError(f"gpus is {gpus}, but nothing connects several of {spec.name}")
     if compiled not in (True, False, LAUNCHES):
         raise ValueError(f"compiled is {compiled!r}, it may be True, False or {LAUNCHES!r}")
     there = basis if spec is own else basis.on(spec)
@@ -160,7 +162,13 @@ def options(ask: Callable[..., Option], own: str) -> list[Option]:
     settings = ({}, {"batch": 2}, {"batch": 0.5}, {"amp": True}, {"fused": True}, {"pinned": True}, {"compiled": True})
     answers = [ask(**setting) for setting in settings]
     answers += [ask(gpu=name) for name in OTHERS if name != own]
-    return answers if answers[0].gpus > 1 else [*answers, ask(gpus=8)]
+    several = answers[0].gpus == 1 and _has_links(gpus.get(own))
+    return [*answers, ask(gpus=8)] if several else answers
+
+
+def _has_links(gpu: gpus.GPU) -> bool:
+    """Return whether several of these GPUs can send one another messages: Apple's are one to a computer."""
+    return bool(gpu.bus_gbps or gpu.nvlink_gbps)
 
 
 def priced(given: str | gpus.GPU, argument: str = "gpu") -> gpus.GPU:
