@@ -1,4 +1,4 @@
-"""Which policy brings a training run through a week of failures? The exercise on 512 GPUs."""
+"""The exercise “A week on 512 GPUs”."""
 
 import functools
 import statistics
@@ -6,13 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edit, exercise
 from gpu_course.lesson11 import week
 from gpu_course.lesson11.week import Decision, Seen, Week
-
-__all__ = ["decide"]
-
-exercise = lesson("11")
 
 
 @exercise(
