@@ -1,12 +1,19 @@
 """Exercises of the kernel gym: kernels that training and serving run, each checked on shapes that it has not seen."""
 
-from gpu_course.lesson08b.addresses import adamw, contiguous, far_sums
-from gpu_course.lesson08b.norms import cross_entropy, layer_norm, layer_norm_backward
-from gpu_course.lesson08b.products import attention, int4_product
-from gpu_course.lesson08b.rows import after, linear_scan, rotary, top_k
-from gpu_course.lesson08b.transposing import transpose
+from gpu_course.lesson08b.adamw import adamw
+from gpu_course.lesson08b.attention import attention
+from gpu_course.lesson08b.contiguous import contiguous
+from gpu_course.lesson08b.cross_entropy import cross_entropy
+from gpu_course.lesson08b.far_sums import far_sums
+from gpu_course.lesson08b.int4_product import int4_product
+from gpu_course.lesson08b.layer_norm import layer_norm
+from gpu_course.lesson08b.layer_norm_backward import layer_norm_backward
+from gpu_course.lesson08b.linear_scan import after, linear_scan
+from gpu_course.lesson08b.rotary import rotary
+from gpu_course.lesson08b.top_k import top_k
+from gpu_course.lesson08b.transpose import transpose
 
-__all__ = [
-    "adamw", "after", "attention", "contiguous", "cross_entropy", "far_sums", "int4_product", "layer_norm",
-    "layer_norm_backward", "linear_scan", "rotary", "top_k", "transpose",
+__all__ = [  # noqa: RUF022, exercises in the order of the lesson
+    "layer_norm", "adamw", "contiguous", "far_sums", "transpose", "cross_entropy", "layer_norm_backward", "attention",
+    "int4_product", "linear_scan", "top_k", "rotary", "after",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Does a transpose read rows, write rows, and let no thread wait for a bank of shared memory?"""
+"""The exercise “A transpose without bank conflicts, in CUDA C++”."""
 
 import math
 
@@ -6,10 +6,8 @@ import torch
 
 import kernelcheck
 import simgpu
-from gpu_course.checks import Case, edit, lesson
+from gpu_course.checks import Case, edit, exercise
 from gpu_course.common.launching import refuse
-
-exercise = lesson("08b")
 
 
 @exercise(
