@@ -1,13 +1,11 @@
-"""Does a CUDA kernel add up a block in shared memory, with a barrier wherever one is needed?"""
+"""The exercise “Sum of a block, in CUDA C++”."""
 
 import torch
 
 import kernelcheck
 import simgpu
-from gpu_course.checks import Case, lesson
+from gpu_course.checks import Case, exercise
 from gpu_course.common.launching import refuse
-
-exercise = lesson("08")
 
 
 @exercise(

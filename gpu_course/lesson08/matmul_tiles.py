@@ -1,16 +1,15 @@
-"""Does a product of matrices read each element once for each tile, and not once for each product?"""
+"""The exercise “A product in tiles”."""
 
 import math
 
 import torch
 
 import kernelcheck
-from gpu_course.checks import Case, edges, lesson
+from gpu_course.checks import Case, edges, exercise
 from gpu_course.common.launching import launch
 from gpu_course.common.left_out import KERNEL
 
 triton, tl = kernelcheck.triton()
-exercise = lesson("08")
 
 
 @exercise(
