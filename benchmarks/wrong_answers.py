@@ -5,10 +5,10 @@
 
 An answer shows which lines and branches of the check and its helpers it takes, and where the check ends: in which line,
 at which call of the answer, on which device. What the reference, its alternatives, the broken program of a repair and
-the named mistakes show is there in any case. Of the stored wrong answers, which stand in
-`tests/gpu_course/wrong_answers`, a smallest set is kept that shows the rest, with each whose phrase no other answer to
-the exercise gets; a phrase in the words with which the engine of checks compares any two values does not count.
-The others are printed: they can go. Exit status 1 says that there are some.
+the named mistakes show is there in any case. Of the other wrong answers in the file beside the exercise, a smallest set
+is kept that shows the rest, with each whose phrase no other answer to the exercise gets; a phrase in the words with
+which the engine of checks compares any two values does not count. The others are printed: they can go. Exit status 1
+says that there are some.
 
 What an answer does on ranks, in processes of its own, is not seen; what the check says afterwards is.
 """
@@ -30,8 +30,7 @@ import coverage
 import kernelcheck
 from course_utils import devices
 from gpu_course import catalogue
-from gpu_course.checks import Case, Edit, Exercise, WrongAnswer, engine
-from tests.gpu_course.wrong_answers import stored
+from gpu_course.checks import Case, Exercise, WrongAnswer, engine
 
 PACKAGE = Path(catalogue.__file__).parent
 PLACES = devices.check_devices()
@@ -62,8 +61,7 @@ def answers(exercise: Exercise) -> Iterator[tuple[bool, str, Any]]:
     yield from ((False, "", other.answer) for other in exercise.alternatives)
     yield from ((False, "", exercise.given) for _ in range(exercise.given is not None))
     yield from ((False, mistake.name, mistake.answer) for mistake in exercise.mistakes)
-    for phrase, answer in stored(exercise):
-        yield True, phrase, answer.of(exercise.reference) if isinstance(answer, Edit) else answer
+    yield from ((True, row.name, answer) for row, answer in exercise.stored("wrong"))
 
 
 def seen(exercise: Exercise) -> list[Seen]:

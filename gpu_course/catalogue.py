@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +12,6 @@ from ranklaunch import NoRanks
 __all__ = ["explorer", "names", "numbers", "registry"]
 
 _FOLDER = Path(__file__).parent
-_EXERCISE = re.compile(r"^@exercise\(.*?^(?:def|class) (\w+)", re.MULTILINE | re.DOTALL)
 
 
 def numbers() -> list[str]:
@@ -40,11 +38,7 @@ def _names(folder: Path) -> list[str]:
     """Return the names in the `__all__` of a lesson that have a file of answers, as exercises have."""
     door = ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body
     shown = next(node.value for node in door if isinstance(node, ast.Assign | ast.AnnAssign) and node.value)
-    found = [name for name in ast.literal_eval(shown) if (folder / f"{name}.diff").exists()]
-    if found:
-        return found
-    texts = [path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py"))]
-    return [name for text in texts for name in _EXERCISE.findall(text)]
+    return [name for name in ast.literal_eval(shown) if (folder / f"{name}.diff").exists()]
 
 
 def explorer(name: str) -> ModuleType:

@@ -1,8 +1,8 @@
 """What do people believe who go wrong, why do they, and which cell of the course shows that it is not so?
 
-`misconceptions.toml` holds them. Each named mistake of an exercise and each wrong choice of a prediction belongs to one
-misconception, or to a slip, behind which stands no belief. The examination and the questions at the start of a lesson
-take their wrong answers from here.
+`misconceptions.toml` holds them. Each wrong choice of a prediction belongs to one misconception, or to a slip, behind
+which stands no belief; so does each mistake of an exercise, behind whose name the id stands (`checks.answers`). The
+examination and the questions at the start of a lesson take their wrong answers from here.
 """
 
 import functools
@@ -21,14 +21,12 @@ _FILE = Path(__file__).with_suffix(".toml")
 class Slip:
     """A kind of mistake behind which stands no belief: its name and what it is, in a sentence.
 
-    - `mistakes`: by exercise, such as "02.ramp", the names of the mistakes that belong to it;
-    - `choices`: wrong choices of predictions, such as "02:create-guess: 0", lesson, cell and choice.
+    `choices` are wrong choices of predictions, such as "02:create-guess: 0": lesson, cell and choice.
     """
 
     id: str
     name: str
     what: str
-    mistakes: dict[str, list[str]] = field(default_factory=dict)
     choices: list[str] = field(default_factory=list)
 
 
@@ -38,7 +36,7 @@ class Misconception:
 
     - `believed`, `why`, `instead`: a sentence each: what is believed, why, and how it is;
     - `cell`: the cell that refutes it, such as "02:move", and `section`: the heading above that cell;
-    - `mistakes`, `choices`: as those of a `Slip`.
+    - `choices`: as those of a `Slip`.
     """
 
     id: str
@@ -48,7 +46,6 @@ class Misconception:
     instead: str
     cell: str
     section: str
-    mistakes: dict[str, list[str]] = field(default_factory=dict)
     choices: list[str] = field(default_factory=list)
 
     lesson = property(lambda self: self.cell.partition(":")[0], doc="The number of the lesson that refutes it.")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import nbformat
 
-from gpu_course import misconceptions
+from gpu_course import catalogue, misconceptions
+from gpu_course.checks import beside
 from tools import notebooks as lessons
 
 __all__ = ["main", "page", "sections"]
@@ -33,18 +34,27 @@ def sections() -> dict[str, str]:
 def page() -> str:
     """Return the page: by lesson, what is believed, why, how it is, and where the course shows it."""
     parts = ["# Misconceptions\n\nWhat people believe who go wrong, and the lesson that shows how it is.\n"]
+    exercises = _exercises()
     books = {lessons.number(path): path for path in lessons.lessons()}
     for lesson, found in groupby(sorted(misconceptions.every(), key=lambda one: one.lesson), lambda one: one.lesson):
         parts.append("\n#" + nbformat.read(books[lesson], as_version=4).cells[0].source.splitlines()[0] + "\n")
         for one in found:
-            exercises = ", ".join(f"`lesson{name}`" for name in one.mistakes)
-            met = f" Met in {exercises}." if exercises else ""
+            met = f" Met in {', '.join(exercises[one.id])}." if one.id in exercises else ""
             link = f"[{one.section}](notebooks/{books[lesson].name}), cell `{one.cell.partition(':')[2]}`"
             parts.append(
                 f"\n**{one.name}**\n: {one.believed} *Why do people believe it?* {one.why} *How is it?* {one.instead} "
                 f"*Where?* {link}.{met}\n"
             )
     return "".join(parts)
+
+
+def _exercises() -> dict[str, list[str]]:
+    """Return the exercises that have a mistake with a misconception behind it, by the id of that."""
+    found: dict[str, dict[str, None]] = {}
+    for exercise in catalogue.registry():
+        for row in beside(exercise.reference).rows:
+            found.setdefault(row.belief, {})[f"`lesson{exercise.lesson}.{exercise.name}`"] = None
+    return {belief: list(names) for belief, names in found.items()}
 
 
 def main() -> int:

@@ -1,17 +1,17 @@
 """Is this answer right, and if not, what is the mistake?"""
 
 from gpu_course.checks import edges
-from gpu_course.checks.answers import Edit, Whole, edit, read, read_lesson, source_of
+from gpu_course.checks.answers import Edit, beside, edit, read, source_of
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, explained
 from gpu_course.checks.child import run_forked, run_limited
 from gpu_course.checks.comparison import difference, shown, whole_numbers
 from gpu_course.checks.counted import OTHER
-from gpu_course.checks.engine import Exercise, exercise, lesson, unsolved
+from gpu_course.checks.engine import Exercise, exercise, unsolved
 from gpu_course.checks.mistakes import alike
 from gpu_course.checks.program import ProgramCase
 
 __all__ = [
-    "OTHER", "Busy", "Case", "Edit", "Exercise", "ProgramCase", "Task", "Whole", "WrongAnswer", "alike", "difference",
-    "edges", "edit", "exercise", "explained", "lesson", "read", "read_lesson", "run_forked", "run_limited", "shown",
+    "OTHER", "Busy", "Case", "Edit", "Exercise", "ProgramCase", "Task", "WrongAnswer", "alike", "beside", "difference",
+    "edges", "edit", "exercise", "explained", "read", "run_forked", "run_limited", "shown",
     "source_of", "unsolved", "whole_numbers",
 ]  # fmt: skip

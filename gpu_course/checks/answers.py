@@ -219,19 +219,3 @@ class Alternative:
     cost: str
     answer: Any
     source: str
-
-
-@functools.cache
-def read_lesson(file: Path) -> dict[str, list[Row]]:
-    """Return the answers in a file of a whole lesson, by the name of their exercise."""
-    rows: dict[str, list[Row]] = {}
-    if not file.exists():
-        return rows
-    _, *texts = re.split(r"^== ", file.read_text(encoding="utf-8"), flags=re.MULTILINE)
-    for text in texts:
-        head, _, rest = text.partition("\n")
-        exercise, _, name = head.partition(": ")
-        why = " ".join(re.findall(r"^# (.*)", rest, flags=re.MULTILINE))
-        answers = re.split(r"^or\n", re.sub(r"^#.*\n", "", rest, flags=re.MULTILINE), flags=re.MULTILINE)
-        rows.setdefault(exercise, []).append(Row("mistake", name, "", why, tuple(map(edit, answers))))
-    return rows

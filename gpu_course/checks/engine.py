@@ -1,11 +1,7 @@
 """Which exercise is this, and what happens when its answer is checked?
 
-A lesson's exercises stand in its room, `gpu_course/lessonNN`: a function with a docstring is the reference, the check
-beside it tells right from wrong on each device of `devices.check_devices()`, and mistakes that people make stand there
-as the wrong answers that they are:
-
-    exercise = lesson("02")
-
+An exercise is a module that has its name, `gpu_course/lesson02/double.py`: a function with a docstring is the
+reference, and the check tells right from wrong on each device of `devices.check_devices()`:
 
     @exercise(title="Double on the device", minutes=5, difficulty=1, hints=("Which method moves a tensor?", "…"))
     def double(x: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -20,16 +16,7 @@ as the wrong answers that they are:
         case.instead(case.counts.copies_d2h, "copies to the host", "each copy waits for the device")
         case.equal(got, torch.tensor([2.0, 4.0], device=case.device))
 
-
-    double.mistake(
-        "returns the input",
-        "twice of it was asked for",
-        edit(\"\"\"
-            -    return 2 * x.to(device)
-            +    return x.to(device)
-        \"\"\"),
-    )
-
+Mistakes that people make stand beside it in `double.diff`, as the wrong answers that they are (`checks.answers`).
 The reference may also be a class, such as a module: `case.call` then makes an object, `case.use` calls it.
 """
 
@@ -43,7 +30,6 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -53,7 +39,7 @@ from course_utils import arguments, devices
 from gpu_course import fields, ways
 from gpu_course import solved as store
 from gpu_course.checks import edges
-from gpu_course.checks.answers import Alternative, Edit, Row, beside, edit, read_lesson, source_of
+from gpu_course.checks.answers import Alternative, Edit, Row, beside, edit, source_of
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, methods_of
 from gpu_course.checks.child import examine_in_child
 from gpu_course.checks.comparison import shown
@@ -117,11 +103,6 @@ def exercise(
     return make
 
 
-def lesson(number: str) -> "Callable[..., Callable[[Callable], Exercise]]":
-    """Return `exercise` for the lesson with this number, two digits such as "03"."""
-    return functools.partial(exercise, lesson=number)
-
-
 def _no_check(case: Case) -> None:
     """Stand for a check until one is registered."""
     raise RuntimeError(f"{case.task.name} has no check")
@@ -133,7 +114,6 @@ class Exercise:
     def __init__(self, reference: Callable, task: Task) -> None:
         self.reference, self.task = reference, task
         self.lesson, self.name = task.lesson, task.name
-        self._written: list[Mistake] = []  # those that stand below the check
         self.alternatives: list[Alternative] = []
         self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
         self._check: Callable[[Case], None] = _no_check
@@ -163,16 +143,6 @@ class Exercise:
         for edge in edges.named(*" ".join(names).split()):
             self.left_out[edge] = why if isinstance(why, str) else why[edge]
 
-    def mistake(self, name: str, why: str, *answers: Any) -> Any:
-        """Register `answers`, or the one below this decorator, as a mistake that checks then call by `name`.
-
-        An answer gets the name if it does what one of these does, on all inputs of the check. They may be an `edit`
-        of the reference.
-        """
-        made = [one.of(self.reference) if isinstance(one, Edit) else one for one in answers]
-        self._written += [Mistake(name, why, answer) for answer in made]
-        return None if answers else functools.partial(self.mistake, name, why)
-
     def alternative(self, cost: str, answer: Any = None) -> Any:
         """Register `answer`, or the one below this decorator, as a right answer in another style; it may be an `edit`.
 
@@ -194,16 +164,10 @@ class Exercise:
         """
         self.given = edit(text).of(self.reference)
 
-    @property
-    def mistakes(self) -> list[Mistake]:
-        """The known mistakes: those of the file beside the reference, and those written as answers."""
-        return [*self._beside, *self._written]
-
     @functools.cached_property
-    def _beside(self) -> list[Mistake]:
-        rows = read_lesson(Path(inspect.getfile(self.reference)).with_name("mistakes.diff")).get(self.name, [])
-        edited = [(row, one.of(self.reference)) for row in rows for one in row.answers]
-        return [Mistake(row.name, row.why, made) for row, made in edited or self.stored("mistake")]
+    def mistakes(self) -> list[Mistake]:
+        """The known mistakes, in the order of the file beside the reference."""
+        return [Mistake(row.name, row.why, answer) for row, answer in self.stored("mistake")]
 
     def stored(self, kind: str) -> list[tuple[Row, Callable]]:
         """Return the answers of the file beside the reference, each with its row: "mistake", "right" or "wrong"."""

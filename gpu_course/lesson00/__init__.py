@@ -2,6 +2,6 @@
 
 from gpu_course.lesson00.double import double
 
-__all__ = [  # noqa: RUF022, exercises in the order of the lesson
+__all__ = [
     "double",
 ]  # fmt: skip

@@ -9,8 +9,7 @@ from torch import nn
 from gpu_course.checks import Case, edges, edit, exercise
 from gpu_course.common.left_out import TRAINING
 from gpu_course.common.probes import elsewhere
-from gpu_course.lesson05.shared import DATA, a_loss
-from gpu_course.lesson05.training import Training, batches, follows, models
+from gpu_course.lesson05.training import DATA, Training, a_loss, batches, follows, models
 
 
 @exercise(

@@ -9,8 +9,7 @@ from torch import nn
 from gpu_course.checks import Case, edges, edit, exercise
 from gpu_course.common.left_out import TRAINING
 from gpu_course.common.probes import elsewhere
-from gpu_course.lesson05.shared import DATA
-from gpu_course.lesson05.training import PINNING, Training, batches, follows, loader, models
+from gpu_course.lesson05.training import DATA, PINNING, Training, batches, follows, loader, models
 
 
 @exercise(

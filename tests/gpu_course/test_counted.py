@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gpu_course import classroom, lesson04, lesson05, solved
-from gpu_course.checks import Case, Edit, WrongAnswer, exercise
+from gpu_course.checks import Case, WrongAnswer, exercise
 from gpu_course.checks.counted import OTHER, error_name, static
+from gpu_course.checks.mistakes import Mistake
 from gpu_course.progress import progress
-from tests.gpu_course.wrong_answers import stored
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +34,7 @@ def made():
         case.equal(got, 2 * x)
         case.budget("copies", case.counts.copies, 0)
 
-    double.mistake("returns the input", "twice of it was asked for", lambda x: x)
+    double.mistakes.append(Mistake("returns the input", "twice of it was asked for", lambda x: x))
     return double
 
 
@@ -83,7 +83,7 @@ def test_a_text_that_the_source_does_not_have_is_no_name():
     pytest.param(lesson05.train_step, marks=[pytest.mark.slow, pytest.mark.mistakes]), lesson04.load_checkpoint,
 ], ids=lambda found: found.name)  # fmt: skip
 def test_stored_wrong_answers_have_names_that_their_panels_show(found, sim):
-    answers = [answer.of(found.reference) if isinstance(answer, Edit) else answer for _, answer in stored(found)]
+    answers = [answer for _, answer in found.stored("wrong")]
     assert len(answers) >= 9
     for answer in [*answers, *(mistake.answer for mistake in found.mistakes)]:
         with pytest.raises(WrongAnswer) as wrong:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from gpu_course import catalogue
-from gpu_course.checks import edges, lesson
+from gpu_course.checks import edges, exercise
 from gpu_course.common import left_out
 
 GPU = torch.device("cuda", 0)
@@ -101,12 +101,12 @@ def test_each_reason_of_the_tables_is_given_by_an_exercise_and_tables_are_read_b
     given = {why for exercise in catalogue.registry() for why in exercise.left_out.values()}
     tables = [getattr(left_out, name) for name in left_out.__all__]
     assert tables and [why for table in tables for why in table.values() if why not in given] == []
-    exercise = lesson("00")(title="Made up", minutes=1, difficulty=1, hints=("",))(drawn)
-    exercise.leaves_out({"half": "no", "bool": "never"}, "half", "bool")
-    exercise.leaves_out("neither", "lists")
-    assert exercise.left_out == {"half": "no", "bool": "never", **dict.fromkeys(edges.CATALOGUE["lists"], "neither")}
+    made = exercise(title="Made up", minutes=1, difficulty=1, hints=("",))(drawn)
+    made.leaves_out({"half": "no", "bool": "never"}, "half", "bool")
+    made.leaves_out("neither", "lists")
+    assert made.left_out == {"half": "no", "bool": "never", **dict.fromkeys(edges.CATALOGUE["lists"], "neither")}
     with pytest.raises(KeyError):
-        exercise.leaves_out({"half": "no"}, "formats")
+        made.leaves_out({"half": "no"}, "formats")
 
 
 def test_a_name_that_is_no_edge_is_an_error_that_lists_them():

@@ -6,6 +6,7 @@ import dataclasses
 import gc
 import inspect
 import logging
+import math
 import multiprocessing
 import os
 import random
@@ -15,6 +16,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter, namedtuple
+from collections.abc import Callable
 from operator import setitem
 from pathlib import Path
 
@@ -30,14 +32,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import kernelcheck
 import simgpu
 from course_utils import devices
-from gpu_course import lesson08, solved
+from gpu_course import catalogue, lesson08, solved
 from gpu_course import settings as watched
 from gpu_course.catalogue import registry
 from gpu_course.checks import Case, Edit, Exercise, WrongAnswer, edit, exercise, read, sandbox, unsolved
 from gpu_course.checks.case import load_libraries
 from gpu_course.checks.comparison import difference, outline, shown
 from gpu_course.checks.finding import Finding
-from gpu_course.checks.mistakes import Note, alike
+from gpu_course.checks.mistakes import Mistake, Note, alike
 from tests import children
 from tests.simgpu.simulated import fork_children
 from tests.waiting import calls
@@ -560,7 +562,7 @@ def test_an_answer_that_cannot_import_is_no_known_mistake(double):
 
         return no_such_module.double(x)
 
-    double.mistake("cannot", "since it is not there", imports)
+    know(double, "cannot", "since it is not there", imports)
     message = refuse(double, imports)
     assert "raises ModuleNotFoundError" in message and "import no_such_module" in message and "cannot:" not in message
 
@@ -587,9 +589,15 @@ def third():
             case.instead(case.counts.host_reads, "reads")
             case.equal(got, torch.tensor([value / 3]).to(case.device), why="by hand")
 
-    third.mistake("halves", "a half is more", returning("x / 2"), returning("x * 0.5"))
-    third.mistake("takes 4 off", "a third is a part", returning("x - 3"))
+    know(third, "halves", "a half is more", returning("x / 2"), returning("x * 0.5"))
+    know(third, "takes 4 off", "a third is a part", returning("x - 3"))
     return third
+
+
+def know(exercise: Exercise, name: str, why: str, *answers: Edit | Callable) -> None:
+    """Add a known mistake, as the file beside an exercise does."""
+    made = [one.of(exercise.reference) if isinstance(one, Edit) else one for one in answers]
+    exercise.mistakes.extend(Mistake(name, why, answer) for answer in made)
 
 
 def returning(value: str) -> Edit:
@@ -613,7 +621,7 @@ def test_a_mistake_is_named_where_an_answer_does_the_same_on_all_inputs(third):
 
 
 def test_a_mistake_that_raises_is_named_and_what_was_seen_stays(third):
-    third.mistake("asks for a label", "tensors have none", returning("x.label"))
+    know(third, "asks for a label", "tensors have none", returning("x.label"))
     message = refuse(third, lambda x: [x.label][0])
     assert "asks for a label: raises AttributeError" in message and "line 1 of your function" in message
 
@@ -670,39 +678,56 @@ def test_an_edit_replaces_lines_that_stand_once(third):
     assert piece.of(twice)(3) == -13
 
 
-def test_a_file_of_mistakes_has_names_reasons_and_one_answer_or_several(tmp_path, third):
-    file = tmp_path / "mistakes.diff"
-    file.write_text("""# What this file is.
+FILE = """```python
+from math import pi
+```
 
-== third: halves
+== halves [too-much]
 # more than
 # a third
 -    return x / 3
 +    return x / 2
 
-== other: shifts
--    return x / 3
-+    return x - 3
+== right: by hand
+```python
+def third(x):
+    # == no row begins here
+    return multiplied(x, 1 / 3)
 
-== third: shifts: twice
+
+def multiplied(x, factor):
+    return factor * x
+```
+
+== shifts: by [3] [off-by-one]
 # a part
 ~ / 3 → - 3
 or
      \"\"\"Return a third of `x`.\"\"\"
 +    x = x + 3
-""")
-    assert [
-        (row.name, row.why, [one.of(third.reference)(12.0) for one in row.edits]) for row in read(file)["third"]
-    ] == [("halves", "more than a third", [6]), ("shifts: twice", "a part", [9, 5])]
-    assert [row.name for row in read(file)["other"]] == ["shifts"] and read(tmp_path / "none.diff") == {}
+
+== wrong: pi [2]
+~ / 3 → * pi
+"""
 
 
-def test_every_row_of_the_files_of_mistakes_is_of_an_exercise():
-    folders: dict[Path, set[str]] = {}
-    for found in registry():
-        folders.setdefault(Path(inspect.getfile(found.reference)).parent, set()).add(found.name)
-    stated = {folder: read(folder / "mistakes.diff") for folder in folders}
-    assert all(stated.values()) and not any(rows.keys() - folders[folder] for folder, rows in stated.items())
+def test_a_file_of_answers_has_mistakes_with_beliefs_right_answers_and_wrong_ones(tmp_path, third):
+    file = tmp_path / "third.diff"
+    file.write_text(FILE)
+    found = {kind: read(file).of(kind, third.reference) for kind in ("mistake", "right", "wrong")}
+    assert [(row.name, row.belief, row.why, answer(12.0)) for row, answer in found["mistake"]] == [
+        ("halves", "too-much", "more than a third", 6),
+        ("shifts: by [3]", "off-by-one", "a part", 9),
+        ("shifts: by [3]", "off-by-one", "a part", 5),
+    ]
+    assert [(row.name, answer(12.0)) for row, answer in found["right"]] == [("by hand", 4)]
+    assert [(row.name, answer(1.0)) for row, answer in found["wrong"]] == [("pi [2]", math.pi)]
+    assert read(tmp_path / "none.diff").of("mistake", third.reference) == []
+
+
+def test_every_file_of_answers_stands_beside_its_exercise():
+    files = {Path(inspect.getfile(found.reference)).with_name(f"{found.name}.diff") for found in registry()}
+    assert files == set(Path(catalogue.__file__).parent.glob("lesson*/*.diff"))
 
 
 def test_reset_forgets(double, monkeypatch, capsys):

@@ -18,8 +18,7 @@ import pytest
 import torch
 
 from gpu_course.catalogue import registry
-from gpu_course.checks import Edit, Exercise, WrongAnswer, alike, engine
-from tests.gpu_course.wrong_answers import stored
+from gpu_course.checks import Exercise, WrongAnswer, alike, engine
 from tests.notebooks.test_notebooks import stub_of
 from tests.notebooks.test_references import EXERCISES as TRIED
 from tests.notebooks.test_references import PLACES
@@ -59,15 +58,15 @@ def wrong_answers(exercise):
         row(mistake.name, mistake.answer, True, name=mistake.name, marks=() if mistake is named[names[0]] else late)
         for mistake in exercise.mistakes
     ]
-    for at, (phrase, answer) in enumerate(stored(exercise)):
-        made = answer.of(exercise.reference) if isinstance(answer, Edit) else answer
+    for at, (stored, answer) in enumerate(exercise.stored("wrong")):
+        phrase = stored.name
         first = at == 0 and not (ranks or simulated)
         if first and phrase in names:  # which only comparing it gives
-            rows.append(row(phrase, made, True, name=at, marks=()))
+            rows.append(row(phrase, answer, True, name=at, marks=()))
             continue
-        rows.append(row(phrase, made, True, name=at, marks=late if first else slow))
+        rows.append(row(phrase, answer, True, name=at, marks=late if first else slow))
         if first or ((ranks or simulated) and at < 3):
-            rows.append(row(phrase, made, False, name=f"{at} alone", marks=() if first else slow))
+            rows.append(row(phrase, answer, False, name=f"{at} alone", marks=() if first else slow))
     return rows
 
 
@@ -155,7 +154,9 @@ for one in TRIED:
 
 
 def test_three_mistakes_or_wrong_answers_are_stored_of_each_exercise():
-    names = {e: {mistake.name for mistake in e.mistakes} | {phrase for phrase, _ in stored(e)} for e in EXERCISES}
+    names = {
+        e: {mistake.name for mistake in e.mistakes} | {row.name for row, _ in e.stored("wrong")} for e in EXERCISES
+    }
     assert all(mistake.why for e in EXERCISES for mistake in e.mistakes)
     assert names and [e.name for e, found in names.items() if len(found) < 3] == []
 
