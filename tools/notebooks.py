@@ -1,9 +1,10 @@
 """Are the notebooks in their one canonical form, and are their stored outputs what they give when run?
 
 python tools/notebooks.py --check [paths]     name what is not canonical; exit status 1 if anything is
-python tools/notebooks.py --fix [paths]       write the canonical form, the address, and links to neighbours; without
-                                              paths also what README, lesson 00, misconceptions.toml and the
-                                              guide to one's own program repeat
+python tools/notebooks.py --fix [paths]       write the canonical form, the address, links to neighbours, stubs and the
+                                              title's minutes; without paths also what README, the map of lesson 00,
+                                              rooms, misconceptions.toml, ways.toml and the guide to one's own
+                                              program repeat; say what has changed
 python tools/notebooks.py --execute [paths]   run in the reference environment and store the outputs
 python tools/notebooks.py --address URL       write the repository's address into badges and set-up cells
 python tools/notebooks.py --address none      take the address out again
@@ -13,6 +14,7 @@ python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson who
 
 import argparse
 import copy
+import difflib
 import itertools
 import os
 import re
@@ -27,7 +29,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from tools import address
+from tools import address, exercises
 from tools.address import SETUP, STATED
 
 __all__ = [
@@ -38,7 +40,7 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parents[1]
 HANG_S = 900  # for a cell, and for the start of a kernel
-FOLDED = "hide-input"
+FOLDED = exercises.FOLDED
 TAGS = frozenset({"nbval-ignore-output", "wrong-on-purpose", FOLDED})
 KERNELSPEC = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # What Colab writes into a notebook for which a T4 was chosen: the lesson then opens on one.
@@ -52,9 +54,10 @@ your_line.paste("")  # between the quotes: the line that the last lesson ended w
 LAST = 'your_line.copy("")  # if a teacher collects these lines: your name between the quotes'
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
-LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
-CHECK = re.compile(r"^\w+ = lesson(?P<lesson>\w+)\.(?P<name>\w+)\.check\(\w+\)$")  # the last cell of an exercise
+LINKS = exercises.LINKS
+CHECK = exercises.CHECK
 NEW_MINUTES = 10  # of a lesson that says nothing yet
+SHOWN = 110  # characters of a line that has changed
 NEW_SLIDES = """# The slides of this lesson: a list of cells for each, by their ids. `make slides` makes them.
 slides = [
   ["scene"],
@@ -421,32 +424,64 @@ def record(paths: list[Path]) -> int:
 
 
 def fix(paths: list[Path]) -> None:
-    """Write the canonical form of the notebooks at `paths`, and what they repeat of others: links, rows and minutes."""
+    """Write the canonical form of the notebooks at `paths`, and what follows from others; print what has changed.
+
+    That is links to neighbours, stubs, minutes and the number of exercises; of all lessons also rows and doors.
+    """
     every = lessons()
     for path in paths:
-        notebook, line = read(path), links(path) if path in every else ""
-        for cell in notebook.cells:
-            if line and cell.cell_type == "markdown":
-                cell.source = LINKS.sub(lambda old, new=line: old[0] if _same(old[0], new) else new, cell.source)
-            if cell.get("id") == "course-map":
-                cell.source = with_minutes(cell.source)
-            if cell.get("id") == "goals":
-                cell.source = with_ways(cell.source)
-            if line and cell.get("id") == "machine":
-                cell.source = MACHINE
-        if line and notebook.cells[-1].get("id") != "your-line":
-            notebook.cells.append(nbformat.v4.new_code_cell(LAST, id="your-line"))
-        write(path, canonical(notebook))
-    if paths == every:
-        written = {
-            "README.md": _readme,
-            "gpu_course/misconceptions.toml": with_files,
-            "gpu_course/ways.toml": with_spines,
-            "docs/own_program.md": with_rules,
-        }
-        for name, renewed in written.items():
-            path = ROOT / name
-            write(path, renewed(path.read_text(encoding="utf-8")))
+        renew(path, canonical(_followed(path) if path in every else read(path)))
+    if paths != every:
+        return
+    written = {
+        "README.md": _readme,
+        "gpu_course/misconceptions.toml": with_files,
+        "gpu_course/ways.toml": with_spines,
+        "docs/own_program.md": with_rules,
+    }
+    for name, renewed in written.items():
+        renew(ROOT / name, renewed((ROOT / name).read_text(encoding="utf-8")))
+    for path in every:
+        if (_room(path) / "__init__.py").exists():
+            renew(_room(path) / "__init__.py", exercises.door(_room(path), read(path)))
+    first = read(every[0])
+    for cell in first.cells:
+        if cell.get("id") == "course-map":  # which repeats what the titles say by now
+            cell.source = with_minutes(cell.source)
+        if cell.get("id") == "goals":
+            cell.source = with_ways(cell.source)
+    renew(every[0], canonical(first))
+
+
+def _followed(path: Path) -> NotebookNode:
+    """Return a lesson with what follows from its neighbours, its exercises, and its own cells."""
+    notebook, line = exercises.with_stubs(read(path), ROOT / "gpu_course"), links(path)
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = LINKS.sub(lambda old, new=line: old[0] if _same(old[0], new) else new, cell.source)
+        if cell.get("id") == "machine":
+            cell.source = MACHINE
+    if notebook.cells[-1].get("id") != "your-line":
+        notebook.cells.append(nbformat.v4.new_code_cell(LAST, id="your-line"))
+    notebook.cells[0].source = exercises.with_title(notebook, number(path))
+    return notebook
+
+
+def _room(path: Path) -> Path:
+    """Return the folder of a lesson's exercises."""
+    return ROOT / "gpu_course" / f"lesson{number(path)}"
+
+
+def renew(path: Path, text: str) -> None:
+    """Write `text` where the file has another, and print the lines that are new."""
+    before = path.read_bytes().decode("utf-8")
+    if before == text:
+        return
+    write(path, text)
+    print(f"{path.relative_to(ROOT)} has changed:")
+    lines = difflib.unified_diff(before.splitlines(), text.splitlines(), n=0, lineterm="")
+    for line in [line[:SHOWN] for line in lines if line[0] in "+-" and line[:3] not in ("+++", "---")]:
+        print(f"  {line}")
 
 
 def _readme(text: str) -> str:

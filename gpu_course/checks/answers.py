@@ -56,14 +56,17 @@ class Edit:
 
     def source(self, reference: Callable) -> str:
         """Return the source of the changed answer. Raises ValueError as `of` does."""
-        source = _kept_source(reference)
+        return self.applied(_kept_source(reference), reference.__name__)
+
+    def applied(self, source: str, name: str) -> str:
+        """Return the source of a reference with the changes. Raises ValueError, with its `name`, as `of` does."""
         changes = []
         for old, new in self.places:
             begins = "" if old and not old.endswith("\n") else "^"
             places = re.finditer(f"{begins}(?={re.escape(old)})", source, flags=re.MULTILINE)
             starts = [place.start() for place in places]
             if len(starts) != 1:
-                raise ValueError(f"{old!r} stands {len(starts)} times in {reference.__name__}, it must be once")
+                raise ValueError(f"{old!r} stands {len(starts)} times in {name}, it must be once")
             changes.append((starts[0], old, new))
         for start, old, new in sorted(changes, reverse=True):  # the last place first: the others stay where they are
             source = source[:start] + new + source[start + len(old) :]

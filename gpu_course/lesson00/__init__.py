@@ -2,6 +2,4 @@
 
 from gpu_course.lesson00.double import double
 
-__all__ = [
-    "double",
-]  # fmt: skip
+__all__ = ["double"]

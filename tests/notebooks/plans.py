@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import nbformat
 from nbclient.exceptions import CellExecutionError
 
-from tests.notebooks.test_notebooks import minutes
 from tools import notebooks, plans
+from tools.exercises import minutes
 
 __all__ = ["needed", "run"]
 

@@ -5,7 +5,6 @@ import builtins
 import functools
 import inspect
 import json
-import math
 import re
 import textwrap
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from nbformat import NotebookNode
 from gpu_course import catalogue, drawings
 from gpu_course.checks import source_of
 from tools import notebooks
+from tools.exercises import deeper, minutes, with_title, words
 
 ROOT = notebooks.ROOT
 GOOD = ROOT / "tests" / "samples" / "00_good.ipynb"
@@ -26,8 +26,6 @@ MAX_BYTES, MAX_CELL_LINES, MAX_PROGRAM_LINES, MAX_WORDS, MIN_SHOWN = 500_000, 25
 MAX_COLUMNS = 92
 MAX_SPINE_MINUTES, MAX_STRETCH_MINUTES, MAX_CLAIMS = 90, 35, 3
 EVENING, MAX_EVENING_MINUTES, MAX_EVENING_CELLS, FIRST_STEP_MINUTES = "00b", 100, 60, 30
-# How much longer readers took than `minutes` says: 1.2 to 1.4 times in these lessons, at most 1.1 times in the others.
-PACE = dict.fromkeys(("06", "07", "08", "08b", "09", "10", "11", "12"), 1.3)
 NETWORK = re.compile(
     r"https?://|\b(urllib|requests|httpx|socket)\b|torch\.hub|from_pretrained|download\s*=\s*True|fetch_\w+\("
 )
@@ -88,35 +86,6 @@ def tree(source: str) -> ast.Module:
 def folded(cell: NotebookNode) -> bool:
     """Return whether the cell's source is hidden until a reader opens it."""
     return notebooks.FOLDED in tags(cell)
-
-
-def words(cell: NotebookNode) -> int:
-    """Return how many words a reader reads of a text: not the addresses of links, nor the line to the neighbours."""
-    return len(re.sub(r"\]\([^)]*\)", "]", notebooks.LINKS.sub("", cell.source)).split())
-
-
-def minutes(notebook: NotebookNode) -> list[float]:
-    """Return how long a newcomer needs for each cell: 100 words of text or one exercise's stated minutes, and code."""
-    needed = []
-    for cell, after in zip(notebook.cells, [*notebook.cells[1:], None], strict=True):
-        if cell.cell_type == "code":
-            quick = folded(cell) or cell.id == "your-line"  # whose copying takes a few seconds
-            needed.append(0.2 if quick else 0.8)
-            continue
-        needed.append(words(cell) / 100)
-        if after is not None and after.cell_type == "code" and stub_of(after.source):
-            needed[-1] += int(re.findall(r"(\d+) minutes", cell.source)[-1])
-    return needed
-
-
-def deeper(notebook: NotebookNode) -> list[bool]:
-    """Return for each cell whether it stands in a section whose heading is `## Deeper: …`."""
-    inside, found = False, []
-    for cell in notebook.cells:
-        headings = re.findall(r"^## .*", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []
-        inside = headings[-1].startswith("## Deeper: ") if headings else inside
-        found.append(inside)
-    return found
 
 
 def spine_minutes(notebook: NotebookNode) -> float:
@@ -409,13 +378,12 @@ def test_lesson(lesson, gate):
 
 
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
-def test_the_minutes_of_the_title_are_what_a_newcomer_needs(lesson):
+def test_the_title_states_the_minutes_that_a_newcomer_needs_and_the_exercises(lesson):
     notebook = notebooks.read(lesson)
-    spine, every = spine_minutes(notebook), sum(minutes(notebook))
-    stated = notebooks.STATED.search(notebook.cells[0].source)
-    pace = PACE.get(notebooks.number(lesson), 1)
-    wanted = [5 * math.ceil(pace * one / 5) for one in ((spine, every) if any(deeper(notebook)) else (spine,))]
-    assert [int(one) for one in stated.groups()[:2] if one] == wanted
+    wanted = with_title(notebook, notebooks.number(lesson))
+    assert notebook.cells[0].source == wanted, "python -m tools.notebooks --fix writes it"
+    notebook.cells[0].source = notebooks.STATED.sub("1 minutes · 99 exercise", wanted)
+    assert notebook.cells[0].source != wanted == with_title(notebook, notebooks.number(lesson))
 
 
 def test_lesson_00_shows_progress_in_all_exercises_that_there_are():

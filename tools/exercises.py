@@ -1,0 +1,213 @@
+"""Parts of a lesson that follow from its exercises: stubs, the line of minutes, and the door of the room.
+
+An exercise is `gpu_course/lesson05/train_step.py` with its file of answers, and in the notebook a text and the cell
+`train_step = lesson05.train_step.check(train_step)`. `python -m tools.notebooks --fix` writes the rest.
+"""
+
+import ast
+import math
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+from nbformat import NotebookNode, v4
+
+from tools.address import STATED
+
+__all__ = ["CHECK", "FOLDED", "LINKS", "deeper", "door", "minutes", "stub", "with_stubs", "with_title", "words"]
+
+LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
+FOLDED = "hide-input"
+# How much longer readers took than `minutes` says: 1.2 to 1.4 times in these lessons, at most 1.1 times in the others.
+PACE = dict.fromkeys(("06", "07", "08", "08b", "09", "10", "11", "12"), 1.3)
+CHECK = re.compile(r"^(?P<name>\w+) = lesson(?P<lesson>\w+)\.(?P=name)\.check\((?P=name)\)$")  # its last cell
+_STATED = re.compile(f"{STATED.pattern}s?")
+_CELL_COLUMNS, _COLUMNS = 88, 120
+_RAISES = "raise NotImplementedError"
+
+
+def checked(cell: NotebookNode) -> str:
+    """Return the name of the exercise that a cell checks, or ""."""
+    found = CHECK.match(cell.source) if cell.cell_type == "code" else None
+    return found["name"] if found else ""
+
+
+def words(cell: NotebookNode) -> int:
+    """Return how many words a reader reads of a text: not the addresses of links, nor the line to the neighbours."""
+    return len(re.sub(r"\]\([^)]*\)", "]", LINKS.sub("", cell.source)).split())
+
+
+def minutes(notebook: NotebookNode) -> list[float]:
+    """Return how long a newcomer needs for each cell: 100 words of text or one exercise's stated minutes, and code."""
+    needed, cells = [], notebook.cells
+    for place, cell in enumerate(cells):
+        if cell.cell_type == "code":
+            quick = FOLDED in cell.metadata.get("tags", []) or cell.id == "your-line"  # copied in a few seconds
+            needed.append(0.2 if quick else 0.8)
+            continue
+        needed.append(words(cell) / 100)
+        if any(map(checked, cells[place + 2 : place + 3])):
+            needed[-1] += int(re.findall(r"(\d+) minutes", cell.source)[-1])
+    return needed
+
+
+def deeper(notebook: NotebookNode) -> list[bool]:
+    """Return for each cell whether it stands in a section whose heading is `## Deeper: …`."""
+    inside, found = False, []
+    for cell in notebook.cells:
+        headings = re.findall(r"^## .*", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []
+        inside = headings[-1].startswith("## Deeper: ") if headings else inside
+        found.append(inside)
+    return found
+
+
+def with_title(notebook: NotebookNode, number: str) -> str:
+    """Return the text of the title cell with the minutes and the number of exercises that the cells add up to."""
+    needed, left = minutes(notebook), deeper(notebook)
+    spine = sum(each for each, out in zip(needed, left, strict=True) if not out)
+    stated = [5 * math.ceil(PACE.get(number, 1) * each / 5) for each in (spine, sum(needed))]
+    more = f", with what goes deeper {stated[1]}" if any(left) else ""
+    count = sum(bool(checked(cell)) for cell in notebook.cells)
+    line = f"{stated[0]} minutes{more} · {count} exercise{'' if count == 1 else 's'}"
+    return _STATED.sub(lambda old: line if old[0][0].isdecimal() else f" · {line}", notebook.cells[0].source)
+
+
+def with_stubs(notebook: NotebookNode, package: Path) -> NotebookNode:
+    """Return a notebook whose stubs have the signatures and docstrings of the references in rooms of `package`.
+
+    A stub that has them stays as it is; one that is missing is made, above the cell that checks it.
+    """
+    cells: list[NotebookNode] = []
+    for cell in notebook.cells:
+        name, check = checked(cell), CHECK.match(cell.source)
+        module = package / f"lesson{check['lesson'] if check else ''}" / f"{name}.py"
+        if name and module.exists():
+            wanted = stub(module.read_text(encoding="utf-8"), name)
+            if not cells or cells[-1].cell_type != "code" or checked(cells[-1]):
+                cells.append(v4.new_code_cell(wanted, id=name.lower().replace("_", "-")))
+            elif _dumped(cells[-1].source) != _dumped(wanted):
+                cells[-1].source = wanted
+        cells.append(cell)
+    return NotebookNode({**notebook, "cells": cells})
+
+
+def _dumped(source: str) -> str:
+    try:
+        return ast.dump(ast.parse(source))
+    except SyntaxError:
+        return ""
+
+
+def stub(text: str, name: str) -> str:
+    """Return the stub of an exercise from the text of its module: each body is `raise NotImplementedError`.
+
+    Where the task is a repair, it is the broken program.
+    """
+    tree = ast.parse(text)
+    (node,) = (one for one in tree.body if getattr(one, "name", "") == name)
+    assert isinstance(node, ast.FunctionDef | ast.ClassDef)
+    for one in tree.body:
+        if isinstance(one, ast.Expr) and ast.unparse(one).startswith(f"{name}.broken("):
+            assert isinstance(one.value, ast.Call)
+            from gpu_course.checks import edit  # imports torch
+
+            source = "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])
+            return edit(ast.literal_eval(one.value.args[0])).applied(source, name).rstrip()
+    described = ast.get_source_segment(text, node.body[0])
+    if isinstance(node, ast.FunctionDef):
+        return "\n".join([*_signature(text, node, ""), f"    {described}", f"    {_RAISES}"])
+    bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
+    lines = [f"class {name}{bases}:", f"    {described}"]
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and (method.name.startswith("__") or not method.name.startswith("_")):
+            lines += ["", *_signature(text, method, "    "), f"        {_RAISES}"]
+    return "\n".join(lines)
+
+
+def _signature(text: str, node: ast.FunctionDef, indent: str) -> list[str]:
+    """Return the lines of a signature, as the formatter lays them out in a cell."""
+    result = f" -> {ast.get_source_segment(text, node.returns)}" if node.returns else ""
+    head, tail, parts = f"{indent}def {node.name}(", f"){result}:", list(_parameters(text, node.args))
+    if len(line := head + ", ".join(parts) + tail) <= _CELL_COLUMNS:
+        return [line]
+    if len(line := f"{indent}    {', '.join(parts)}") <= _CELL_COLUMNS:
+        return [head, line, indent + tail]
+    return [head, *(f"{indent}    {part}," for part in parts), indent + tail]
+
+
+def _parameters(text: str, args: ast.arguments) -> Iterator[str]:
+    """Yield the parameters as they are written, with their defaults, and the marks between them."""
+    named = [*args.posonlyargs, *args.args]
+    defaults = [None] * (len(named) - len(args.defaults)) + args.defaults
+    for at, (one, default) in enumerate(zip(named, defaults, strict=True), start=1):
+        yield _parameter(text, one, default)
+        if at == len(args.posonlyargs):
+            yield "/"
+    if args.vararg or args.kwonlyargs:
+        yield f"*{ast.get_source_segment(text, args.vararg)}" if args.vararg else "*"
+    for one, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+        yield _parameter(text, one, default)
+    if args.kwarg:
+        yield f"**{ast.get_source_segment(text, args.kwarg)}"
+
+
+def _parameter(text: str, one: ast.arg, default: ast.expr | None) -> str:
+    if default is None:
+        return str(ast.get_source_segment(text, one))
+    equals = " = " if one.annotation else "="
+    return f"{ast.get_source_segment(text, one)}{equals}{ast.get_source_segment(text, default)}"
+
+
+def door(room: Path, notebook: NotebookNode) -> str:
+    """Return the text of a room's `__init__.py`: it imports each exercise, and names them in the lesson's order.
+
+    What else it imports stays, and is named behind them.
+    """
+    text = (room / "__init__.py").read_text(encoding="utf-8")
+    there = {path.stem for path in room.glob("*.diff")}
+    order = [name for name in map(checked, notebook.cells) if name in there]
+    described, *nodes = ast.parse(text).body
+    imports: dict[str, list[str]] = {f"gpu_course.{room.name}.{name}": [name] for name in order}
+    lines, others = {}, []
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            module, names = str(node.module), [one.name for one in node.names]
+            path = room / f"{module.rpartition('.')[2]}.py"
+            if module in imports:
+                imports[module] = _sorted({*imports[module], *names})
+            elif not module.startswith(f"gpu_course.{room.name}.") or path.exists():
+                lines[module] = text.splitlines()[node.lineno - 1] if node.lineno == node.end_lineno else _line(node)
+                others += names if module.startswith(f"gpu_course.{room.name}") else []
+    others += [name for module, names in imports.items() for name in names if not module.endswith(f".{name}")]
+    lines |= {module: _imported(module, names) for module, names in imports.items()}
+    body = "\n".join(lines[module] for module in sorted(lines, key=str.lower))
+    return f"{ast.get_source_segment(text, described)}\n\n{body}{chr(10) * 2 if body else ''}{_all(order, others)}"
+
+
+def _line(node: ast.ImportFrom) -> str:
+    return _imported(str(node.module), [one.name for one in node.names])
+
+
+def _imported(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    if len(line) <= _COLUMNS:
+        return line
+    return "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+
+
+def _all(order: list[str], others: list[str]) -> str:
+    """Return the lines of `__all__`, with a mark for the linter where they are not in its order."""
+    names = [*order, *_sorted(set(others))]
+    if not names:
+        return "__all__: list[str] = []\n"
+    mark = "" if names == _sorted({*names}) else "  # noqa: RUF022, exercises in the order of the lesson"
+    quoted = [f'"{name}"' for name in names]
+    if len(line := f"__all__ = [{', '.join(quoted)}]") <= _COLUMNS and not mark:
+        return f"{line}\n"
+    lines = textwrap.wrap(f"{', '.join(quoted)},", _COLUMNS - 5)
+    return "\n".join([f"__all__ = [{mark}", *(f"    {line}" for line in lines), "]  # fmt: skip"]) + "\n"
+
+
+def _sorted(names: set[str]) -> list[str]:
+    return sorted(names, key=lambda name: (not name.isupper(), not name[0].isupper(), name))
