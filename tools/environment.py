@@ -17,7 +17,7 @@ from pathlib import Path
 __all__ = ["constraints_for", "fingerprint", "main", "problem", "venv_python"]
 
 ROOT = Path(__file__).resolve().parents[1]
-OLDEST_TORCH = (2, 11)
+OLDEST_TORCH = (2, 10)
 STAMPS = {"lab": ".course-lab", "dev": ".course-ready"}  # by what was installed: dev holds lab
 ADDRESS = re.compile(rb"(?m)^(Repository|commit) = .*\n")  # in pyproject.toml; nothing has to be installed for them
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"

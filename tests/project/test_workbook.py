@@ -128,7 +128,7 @@ def test_an_installed_torch_is_never_replaced():
         "torchgen==1",
         "torch==2.11.0+cu128",
     ]
-    assert environment.usable("2.11.0+cu128") and not environment.usable("2.10.1") and not environment.usable(None)
+    assert environment.usable("2.10.0+cu128") and not environment.usable("2.9.1") and not environment.usable(None)
 
 
 @pytest.mark.parametrize(

@@ -301,9 +301,11 @@ class _OneDevice(TorchFunctionMode):
 def _kernels_of_cuda(recorder: Recorder) -> Generator[None]:
     """Inside, attention and recurrent layers on fake CPU tensors are the kernels that CUDA would choose."""
     library = torch.library.Library("aten", "IMPL")
-    library.impl("scaled_dot_product_attention", functools.partial(_attention, recorder), "AutogradCPU")
+    library.impl(
+        "scaled_dot_product_attention", functools.partial(_attention, recorder), "AutogradCPU", allow_override=True
+    )
     for name in recurrent.NAMES:
-        library.impl(name, functools.partial(_recurrent, recorder, name), "AutogradCPU")
+        library.impl(name, functools.partial(_recurrent, recorder, name), "AutogradCPU", allow_override=True)
     try:
         yield
     finally:

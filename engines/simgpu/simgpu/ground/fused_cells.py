@@ -17,7 +17,7 @@ def register(library: torch.library.Library) -> None:
     """Register both kernels and their backward passes for CPU tensors, and the shapes of the backward passes."""
     library.impl("_thnn_fused_lstm_cell", _lstm, "CPU")
     library.impl("_thnn_fused_gru_cell", _gru, "CPU")
-    for key in ("CPU", "Meta"):  # PyTorch 2.11 has shapes of its own
+    for key in ("CPU", "Meta"):  # PyTorch 2.10 and 2.11 have shapes of their own
         library.impl("_thnn_fused_lstm_cell_backward_impl", _lstm_backward, key, allow_override=True)
         library.impl("_thnn_fused_gru_cell_backward", _gru_backward, key, allow_override=True)
 
