@@ -25,7 +25,7 @@ PARTS = {
 }  # fmt: skip
 _ROOTS = {"torch": "torch", "TORCH": "torch", "BASE": "torch._C.TensorBase"}
 _NAME = re.compile(r"torch(\.\w+)+")
-_TAIL = re.compile(r"(\.(__\w+__|append|get|items|patch|remove|sort|values)\b.*)+$")  # of any object, mapping or list
+_TAIL = re.compile(r"\.(__\w+__|append|get|items|patch|remove|sort|values)\b.*")  # of any object, mapping or list
 _REPLACING = ("put", "keep", "object", "multiple")  # attributes, by name
 # Of named tuples, cloudpickle and multiprocessing.
 _OTHERS = {
