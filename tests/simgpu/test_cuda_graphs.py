@@ -1,11 +1,14 @@
 """Do graphs and compiled programs run on CUDA's face, and is refused what cannot be?"""
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 import simgpu
+from course_utils.explain import explain
 
 
 @pytest.fixture(autouse=True)
@@ -132,3 +135,97 @@ def test_programs_that_are_told_to_compile_nothing_run_uncompiled(monkeypatch):
     with torch._dynamo.config.patch(disable=True):
         assert torch.equal(compiled(x), layer(x))
     assert torch.equal(compiled(x), layer(x))
+
+
+def event_from_outside(graph, x, side):
+    event = side.record_event()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        torch.cuda.current_stream().wait_event(event)
+
+
+def stream_from_outside(graph, x, side):
+    with torch.cuda.graph(graph):
+        torch.cuda.current_stream().wait_stream(side)
+
+
+def fork(graph, x, side, join=False):
+    with torch.cuda.graph(graph):
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            y = x * 2
+        if join:
+            torch.cuda.current_stream().wait_stream(side)
+            y = y + 1
+    return y
+
+
+def default_stream(graph, x, side):
+    graph.capture_begin()
+
+
+def default_stream_waits(graph, x, side):
+    with torch.cuda.graph(graph):
+        torch.cuda.default_stream().wait_stream(torch.cuda.current_stream())
+
+
+def strange_generator(graph, x, side, known=False):
+    generator = torch.Generator("cuda")
+    if known:
+        graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        y = torch.rand(8, device="cuda", generator=generator)
+    return y
+
+
+def captured_event(ask, graph, x, side):
+    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    with torch.cuda.graph(graph):
+        first.record()
+        y = x * 2
+        last.record()
+    graph.replay()
+    ask(first, last)
+    return y
+
+
+def captured_stream(graph, x, side):
+    with torch.cuda.graph(graph):
+        torch.cuda.current_stream().query()
+
+
+ISOLATION = "CUDA error: dependency created on uncaptured work in another stream", "streams of a capture"
+CAPTURED = "operation not permitted on an event last recorded in a capturing stream", "streams of a capture"
+
+
+@pytest.mark.parametrize(("program", "words", "name"), [
+    (event_from_outside, *ISOLATION),
+    (stream_from_outside, *ISOLATION),
+    (fork, "CUDA error: capturing stream has unjoined work", "streams of a capture"),
+    (default_stream, "CUDA graphs must be captured on a non-default stream", "default stream in a capture"),
+    (default_stream_waits, "make the legacy stream depend on a capturing", "default stream in a capture"),
+    (strange_generator, "for a CUDA generator not in capture mode", "generator of a capture"),
+    (partial(captured_event, lambda first, last: first.query()), *CAPTURED),
+    (partial(captured_event, lambda first, last: last.synchronize()), *CAPTURED),
+    (partial(captured_event, lambda first, last: first.elapsed_time(last)), *CAPTURED),
+    (partial(captured_event, lambda first, last: last.wait()), *CAPTURED),
+    (captured_stream, "operation not permitted when stream is capturing", "capture of a graph"),
+])  # fmt: skip
+def test_a_capture_refuses_what_reaches_out_of_it_and_it_is_explained(program, words, name):
+    with pytest.raises(RuntimeError, match=words) as caught:
+        program(torch.cuda.CUDAGraph(), torch.ones(8, device="cuda"), torch.cuda.Stream())
+    assert explain(caught.value).name == name
+
+
+def test_a_fork_that_is_joined_and_a_generator_that_the_graph_knows_are_captured():
+    x, graph = torch.ones(8, device="cuda"), torch.cuda.CUDAGraph()
+    y = fork(graph, x, torch.cuda.Stream(), join=True)
+    x.fill_(3)
+    graph.replay()
+    assert torch.equal(y.cpu(), torch.full((8,), 7.0))
+    graph = torch.cuda.CUDAGraph()
+    y = strange_generator(graph, x, None, known=True)
+    graph.replay()
+    first = y.clone()
+    graph.replay()
+    assert not torch.equal(first, y)

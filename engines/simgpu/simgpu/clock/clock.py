@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from simgpu.clock.capture import CAPTURING, Capture, Captured, fail
 from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
 from simgpu.ground.nodes import NO_PASS, current_pass
@@ -36,17 +37,6 @@ class Failure:
     known: bool = False
 
 
-class Captured(NamedTuple):
-    """What the host gave to a graph instead of launching it: a kernel with its cost, or a copy with its bytes."""
-
-    gpu: int
-    name: str
-    engine: str  # "compute", or the direction of a copy
-    length_ns: int
-    cost: Cost
-    bound: str
-
-
 class Launch(NamedTuple):
     """What the host launched for no stream: its name, when it may begin, the launch's number, the reader's line."""
 
@@ -66,7 +56,7 @@ class Clock(Meter):
     def __init__(self, gpus: int, machine: Machine, journal: Journal, lock: threading.RLock) -> None:
         self.machine, self.journal, self.lock, self._gpus = machine, journal, lock, gpus
         self.failure: Failure | None = None
-        self.capture: list[Captured] | None = None  # while a graph is captured: nothing is launched
+        self.capture: Capture | None = None  # while a graph is captured: nothing is launched
         self.stepping = self.closure = False  # while an optimizer's step is running, and whether it has a closure
         self.on_host_wait: Callable[[str], None] | None = None  # called with the reason just before the host blocks
         self.races: Any = None  # the `device.races.Races` of a program that wants to know of them
@@ -118,7 +108,8 @@ class Clock(Meter):
         """Queue a kernel as `kernel` does, whose cost takes `length_ns` at these rates, for what `bound` says."""
         with self.lock:
             if self.capture is not None:
-                self.capture.append(Captured(index, name, "compute", length_ns, cost, bound))
+                work = Captured(index, name, "compute", length_ns, cost, bound)
+                self.capture.add((index, self.streams[index]), work)
                 return
             price_ns = self._launch_ns if self._only_launches else self._price_ns(cost, phase)
             end = self._enqueue(index, name, "compute", length_ns, price_ns)
@@ -140,7 +131,8 @@ class Clock(Meter):
         with self.lock:
             if self.capture is not None:
                 self._refuse_while_capturing(blocking)
-                self.capture.append(Captured(index, direction, direction, length_ns, Cost(0, nbytes), "bus"))
+                work = Captured(index, direction, direction, length_ns, Cost(0, nbytes), "bus")
+                self.capture.add((index, self.streams[index]), work)
                 return self.host_ns
             end = self._enqueue(index, f"copy {direction}", direction, length_ns, self._prices_ns["copy"])
             if self.log is not None:
@@ -178,11 +170,10 @@ class Clock(Meter):
 
     def _refuse_while_capturing(self, waits: bool = True) -> None:
         if self.capture is not None and waits:
-            raise torch.AcceleratorError(
-                f"{device_kind.title()} error: operation not permitted when stream is capturing\nThis line makes the "
-                "host wait for the GPU, or copies from memory that is not pinned. A graph holds what the GPU does "
-                "alone."
-            )
+            fail(
+                CAPTURING, "\nThis line makes the host wait for the GPU, or copies from memory that is not pinned. "
+                "A graph holds what the GPU does alone.",
+            )  # fmt: skip
 
     def _price_ns(self, cost: Cost, phase: str | None) -> int:
         """Return what an operator takes the host."""

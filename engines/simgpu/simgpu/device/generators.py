@@ -188,7 +188,14 @@ def replace(put: Replacements) -> None:
 
 
 def check_generator(generator: Any) -> None:
-    """Raise as CUDA does where an operation on the GPU is given a generator of the CPU."""
-    if generator is not None and generator._cdata not in _ours:
+    """Raise as CUDA does where an operation on the GPU is given a generator of the CPU, or one that a graph which is
+    being captured does not know (CUDAGeneratorImpl.cpp)."""
+    if generator is None:
+        return
+    capture, known = state.world.clock.capture, generator._cdata in _ours
+    if capture is not None and known and not isinstance(generator, DefaultGenerator):
+        if generator._cdata not in capture.generators:
+            raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
+    elif not known:
         refused = f"Expected a '{device_kind.kind}' device type for generator but found '{generator.device.type}'"
         raise RuntimeError(f"{refused}: use torch.Generator(device='{device_kind.kind}')")

@@ -12,6 +12,7 @@ import torch
 
 from simgpu.accounting.accounts import Gpu
 from simgpu.accounting.allocator import Allocator
+from simgpu.clock.capture import CAPTURED_EVENT, CAPTURING, Mark, fail
 from simgpu.device import communication, dispatcher, state
 from simgpu.device.state import Device, device_of
 from simgpu.ground.torch_internals import TORCH
@@ -35,6 +36,8 @@ class Stream:
 
     def query(self) -> bool:
         clock = state.world.clock
+        if clock.capture is not None and clock.capture.mark((self.index, self.stream_id)) is not None:
+            fail(CAPTURING)
         clock.report(clock.host_ns)
         done = clock.queue_ns(self.index, self.stream_id) <= clock.host_ns
         if done and clock.races is not None:
@@ -42,7 +45,8 @@ class Stream:
         return done
 
     def is_capturing(self) -> bool:
-        return False
+        capture = state.world.clock.capture
+        return capture is not None and capture.mark((self.index, self.stream_id)) is not None
 
     def record_event(self, event: "Event | None" = None) -> "Event":
         event = Event() if event is None else event
@@ -70,15 +74,22 @@ class Event:
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._timed = enable_timing
         self._ns: int | None = None
+        self._mark: Mark | None = None  # where it stands in the capture of a graph
         self._known: Any = None  # by whom it is waited for: what the stream knew, where races are looked for
 
     def record(self, stream: Stream | None = None) -> None:
         stream = _current_stream() if stream is None else stream
         clock = state.world.clock
         self._ns = clock.queue_ns(stream.index, stream.stream_id)
+        self._mark = None if clock.capture is None else clock.capture.mark((stream.index, stream.stream_id))
         self._known = None if clock.races is None else clock.races.state_of((stream.index, stream.stream_id))
 
+    def _refuse_captured(self) -> None:
+        if self._mark is not None:
+            fail(CAPTURED_EVENT)
+
     def query(self) -> bool:
+        self._refuse_captured()
         clock = state.world.clock
         clock.report(clock.host_ns)
         done = self._ns is None or self._ns <= clock.host_ns
@@ -87,6 +98,7 @@ class Event:
         return done
 
     def synchronize(self) -> None:
+        self._refuse_captured()
         if self._ns is not None:
             if self._known is not None and state.world.clock.races is not None:
                 state.world.clock.races.host_knows(self._known)
@@ -94,7 +106,11 @@ class Event:
 
     def wait(self, stream: Stream | None = None) -> None:
         stream = _current_stream() if stream is None else stream
-        if self._ns is not None:
+        capture = state.world.clock.capture
+        if self._ns is not None and capture is not None:
+            capture.wait((stream.index, stream.stream_id), self._mark)
+        elif self._ns is not None:
+            self._refuse_captured()
             state.world.clock.hold((stream.index, stream.stream_id), self._ns)
             if self._known is not None and state.world.clock.races is not None:
                 state.world.clock.races.order((stream.index, stream.stream_id), self._known)
@@ -104,6 +120,8 @@ class Event:
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._ns is None or end_event._ns is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
+        self._refuse_captured()
+        end_event._refuse_captured()
         if not (self.query() and end_event.query()):
             raise RuntimeError("Both events must be completed before calculating elapsed time.")
         return (end_event._ns - self._ns) / 1e6

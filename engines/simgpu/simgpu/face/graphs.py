@@ -13,15 +13,19 @@ from typing import Any, TypeAlias
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
-from simgpu.clock.clock import Captured
+from simgpu.clock.capture import Capture, Captured
 from simgpu.device import state
 from simgpu.device.tensor import CPU, SimTensor, values_of
-from simgpu.device.torch_sim import Stream
 from simgpu.ground import composite
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine.operator_table import row_of
 
+# CUDAGraph::capture_begin in CUDAGraph.cpp
+_DEFAULT_STREAM = (
+    "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the "
+    "default stream.)"
+)
 _numbers = itertools.count(1)
 _Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor]]  # the last: what of its results is new
 
@@ -86,6 +90,7 @@ class Graph:
         self._recorder: _Recorder | None = None
         self._calls: list[_Call] = []
         self._work: list[Captured] | None = None
+        self._generators: set[int] = set()
         self._pool: tuple[int, int] = (0, next(_numbers))
 
     def capture_begin(
@@ -94,20 +99,30 @@ class Graph:
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Let operators of this thread go into the graph from now on. Raises RuntimeError during another capture."""
+        """Let operators of this thread go into the graph from now on.
+
+        Raises RuntimeError during another capture, and on the default stream.
+        """
+        clock, index = state.world.clock, state.world.current
         with state.world.lock:
-            if state.world.clock.capture is not None:
+            if clock.capture is not None:
                 raise RuntimeError("a graph is being captured already: end that capture first")
-            state.world.clock.capture = []
+            if clock.streams[index] == 0:
+                raise RuntimeError(_DEFAULT_STREAM)
+            clock.capture = Capture((index, clock.streams[index]))
+            clock.capture.generators |= self._generators
         self._pool = self._pool if pool is None else pool
-        self._index, self._random = state.world.current, torch.get_rng_state()
+        self._index, self._random = index, torch.get_rng_state()
         self._races, state.world.clock.races = state.world.clock.races, None  # what is captured does not run
         self._recorder = _Recorder()
         self._recorder.__enter__()
         _capturing.yes = True
 
     def capture_end(self) -> None:
-        """End the capture: tensors that it overwrote have the values from before it."""
+        """End the capture: tensors that it overwrote have the values from before it.
+
+        Raises torch.AcceleratorError where a stream that forked from the capture has not joined it again.
+        """
         if self._recorder is None:
             raise RuntimeError("capture_end was called without capture_begin")
         self._recorder.__exit__(None, None, None)
@@ -115,8 +130,17 @@ class Graph:
         _capturing.yes = False
         self._recorder.put_back()
         torch.set_rng_state(self._random)
-        self._work, state.world.clock.capture = state.world.clock.capture, None
-        self._calls, self._recorder = self._recorder.calls, None
+        capture, state.world.clock.capture = state.world.clock.capture, None
+        self._work, self._calls, self._recorder = capture.work, self._recorder.calls, None
+        try:
+            capture.end()
+        except RuntimeError:
+            self.reset()
+            raise
+
+    def register_generator_state(self, generator: torch.Generator) -> None:
+        """Let a capture of this graph draw from a generator that is not the GPU's own."""
+        self._generators.add(generator._cdata)
 
     def instantiate(self) -> None:
         """Do nothing: a simulated graph is ready once it is captured."""
@@ -159,6 +183,5 @@ def replace(put: Replacements) -> None:
         )  # fmt: skip
     put.put(torch.cuda.graphs, _cuda_isCurrentStreamCapturing=lambda: _capturing.yes)
     put.put(torch._C, _cuda_isCurrentStreamCapturing=lambda: _capturing.yes)
-    put.put(Stream, is_capturing=lambda self: _capturing.yes)
     if not hasattr(torch._C, "_host_emptyCache"):
         put.put(torch._C, _host_emptyCache=lambda: None)
