@@ -9,7 +9,7 @@ python tools/notebooks.py --execute [paths]   run in the reference environment a
 python tools/notebooks.py --address URL       write the repository's address into badges and set-up cells
 python tools/notebooks.py --address none      take the address out again
 python tools/notebooks.py --record            run on this machine's GPU with COURSE_RECORD=1; notebooks stay as they are
-python tools/notebooks.py --new 03 "Memory"   write the skeleton of a lesson whose number is free, and what leads to it
+python tools/notebooks.py --new "Memory"      write the skeleton of a lesson under the next number, and what leads to it
 """
 
 import argparse
@@ -363,14 +363,9 @@ def execute(path: Path, before: dict[str, NotebookNode]) -> str:
     return canonical(executed)
 
 
-def new(number: int, title: str) -> Path:
-    """Write the skeleton of a lesson, its notebook and its room, and return the notebook's path.
-
-    Raises ValueError where a lesson has the number.
-    """
-    for path in lessons():
-        if path.name.startswith(f"{number:02d}_"):
-            raise ValueError(f"Lesson {number:02d} exists: notebooks/{path.name}. Choose another number.")
+def new(title: str) -> Path:
+    """Write the skeleton of a lesson under the next number, its notebook and its room; return the notebook's path."""
+    number = 1 + max(int(path.name[:2]) for path in lessons())
     made = ROOT / "notebooks" / address.file_of(f"{number:02d} {title}")
     heading = f"# {number:02d} {title}\n\nA promise.\n\n{address.badges(made.name)}{NEW_MINUTES} minutes · 0 exercises"
     write(made, canonical(nbformat.v4.new_notebook(cells=_skeleton(heading, "Previous: [a](a.ipynb)"))))
@@ -513,12 +508,12 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("check", "fix", "execute", "record", "fresh"):
         parser.add_argument(f"--{name}", action="store_true", help="new outputs for tagged cells" * (name == "fresh"))
     parser.add_argument("--address", nargs="+", metavar=("URL", "COMMIT"))
-    parser.add_argument("--new", nargs=2, metavar=("NN", "TITLE"))
+    parser.add_argument("--new", metavar="TITLE")
     options = parser.parse_args(arguments)
     paths = [path.resolve() for path in options.paths] or lessons()
     try:
         if options.new:
-            path = new(int(options.new[0]), options.new[1])
+            path = new(options.new)
             fix(lessons())
             print(f"{path}: written, with links from its neighbours and rows in README.md and lesson 00")
             print("Say in the row of README.md what one can do after the lesson.")

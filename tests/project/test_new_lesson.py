@@ -1,4 +1,4 @@
-"""Does a new lesson touch its own files and four others, a new exercise six, and do the gates accept both?"""
+"""Does a new lesson touch its own files and five others, a new exercise six, and do the gates accept both?"""
 
 import os
 import shutil
@@ -19,7 +19,8 @@ NUMBER = (
     f"{len([path for path in notebooks.lessons() if notebooks.number(path).isdecimal()]):02d}"  # the first free one
 )
 LAST = [path.name for path in notebooks.lessons() if notebooks.number(path).isdecimal()][-1]
-OTHERS = {"README.md", "gpu_course/misconceptions.toml", "notebooks/00_start_here.ipynb", f"notebooks/{LAST}"}
+OTHERS = {"README.md", "gpu_course/misconceptions.toml", "gpu_course/ways.toml", "notebooks/00_start_here.ipynb"}
+OTHERS |= {f"notebooks/{LAST}"}
 SAMPLE = ROOT / "tests" / "samples" / "new_exercise.py"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "workbook", "build", "dist")
 # The tests that look at lessons and exercises from outside, and those of the lesson and of the exercise themselves.
@@ -77,13 +78,14 @@ def own(name: str) -> bool:
     return name.startswith((f"notebooks/{NUMBER}_", f"gpu_course/lesson{NUMBER}/"))
 
 
-def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_given_once(tmp_path, monkeypatch, capsys):
+def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_takes_a_free_number(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(notebooks, "ROOT", tmp_path)
     monkeypatch.setattr(nbclient, "NotebookClient", kernels.client)  # what runs here is no lesson
-    for name in OTHERS:
+    lessons = {path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb")}
+    for name in {*OTHERS, *lessons, "docs/own_program.md"}:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    assert notebooks.main(["--new", NUMBER, "Memory, at last"]) == 0
+    assert notebooks.main(["--new", "Memory, at last"]) == 0
     path = tmp_path / "notebooks" / f"{NUMBER}_memory_at_last.ipynb"
     assert {name for name in changed(tmp_path, ROOT) if not own(name)} == OTHERS
     notebooks.write(path, notebooks.execute(path, {}))
@@ -94,8 +96,8 @@ def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_a_number_is_give
     row = f"| [{NUMBER} Memory, at last](notebooks/{path.name}) | … |"
     assert row in (tmp_path / "README.md").read_text(encoding="utf-8"), "a test asks for words in place of the dots"
     capsys.readouterr()
-    assert notebooks.main(["--new", NUMBER, "Other"]) == 1
-    assert capsys.readouterr().err == f"Lesson {NUMBER} exists: notebooks/{path.name}. Choose another number.\n"
+    assert notebooks.main(["--new", "Other"]) == 0
+    assert f"{int(NUMBER) + 1:02d}_other.ipynb" in capsys.readouterr().out
 
 
 def python(copy: Path, *words: str) -> str:
@@ -142,10 +144,10 @@ def plant_exercise(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_new_lesson_touches_four_other_files_and_an_exercise_six_and_all_gates_accept_them(tmp_path):
+def test_a_new_lesson_touches_five_other_files_and_an_exercise_six_and_all_gates_accept_them(tmp_path):
     copy, lesson = tmp_path / "copy", tmp_path / "lesson"
     shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
-    python(copy, "-m", "tools.notebooks", "--new", NUMBER, "One more")
+    python(copy, "-m", "tools.notebooks", "--new", "One more")
     readme = copy / "README.md"
     readme.write_text(readme.read_text(encoding="utf-8").replace("| … |", "| clip values |"), encoding="utf-8")
     assert {name for name in changed(copy, ROOT) if not own(name)} == OTHERS
