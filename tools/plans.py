@@ -12,7 +12,7 @@ from nbformat import NotebookNode
 from gpu_course import catalogue
 from tools import notebooks
 
-__all__ = ["Plan", "Row", "cells", "in_kernels", "page", "plans"]
+__all__ = ["Plan", "Row", "cells", "exercises", "in_kernels", "page", "plans"]
 
 PLANS = notebooks.ROOT / "docs" / "instructors" / "plans.md"
 SHOWN = 3  # mistakes of an exercise, the first that its author wrote down: they are met most often
@@ -108,6 +108,13 @@ def _given(row: Row, lesson: list[NotebookNode]) -> set[int]:
     return {checks[name] - before for name in row.give for before in range(3)}
 
 
+def exercises(row: Row) -> list[tuple[str, str]]:
+    """Return the exercises that a row gives, as pairs of lesson and name: 00b has those of other lessons."""
+    checks = filter(None, (notebooks.CHECK.match(cell.source) for cell in _lesson(row).cells))
+    lessons = {check["name"]: check["lesson"] for check in checks}
+    return [(lessons[name], name) for name in row.give]
+
+
 def page(plan: Plan) -> str:
     """Return the page of a plan: for each of its exercises what goes wrong most often, and what to say."""
     known = {(one.lesson, one.name): one for one in catalogue.registry()}
@@ -119,10 +126,8 @@ def page(plan: Plan) -> str:
     for row in (row for row in plan.rows if row.lesson):
         parts.append(f"## Lesson {row.lesson}, {row.minutes} minutes")
         parts += [f"{row.wrong[0].upper()}{row.wrong[1:]}."] if row.wrong else []
-        found = filter(None, (notebooks.CHECK.match(cell.source) for cell in _lesson(row).cells))
-        lessons = {check["name"]: check["lesson"] for check in found}  # 00b has those of other lessons
-        for name in row.give:
-            exercise = known[lessons[name], name]
+        for lesson, name in exercises(row):
+            exercise = known[lesson, name]
             mistakes = list({one.name: one for one in exercise.mistakes}.values())[:SHOWN]
             said = [f"| {one.name} | {one.why} |" for one in mistakes]
             table = "\n".join(["| what the answer does | what to say |", "|---|---|", *said])

@@ -58,8 +58,7 @@ class Learner:
         self.solved, self.tries, self.script = set(), Counter(), []
         for row in rows[: chance.randint(3, len(rows))]:
             answers = []
-            for each in row.give:
-                key = row.lesson, each
+            for key in plans.exercises(row):
                 count = min(len(known[key].mistakes), 3)
                 wrong, solves = chance.sample(range(count), chance.randint(0, min(2, count))), chance.random() < 0.8
                 answers.append((*key, wrong, solves))
