@@ -63,7 +63,7 @@ class Guess:
         """Make `value` the guess, where there is no field for it. Once the result was shown, the guess stays."""
         given = self._answer("value", value)
         if self.locked:
-            print(f"{self._state()}. The result is known, so the guess stays.")
+            print(f"{self._state()}. The result is known.")
             return self
         self.value = given
         if self._widget is not None:
@@ -75,7 +75,7 @@ class Guess:
         """Return the guess beside the result: a number in the question's unit, or the choice that is right.
 
         `label` says where the number comes from, for example "counted" or "simulated"; `against` what was seen that
-        speaks against a choice, which a reader who made it is told. A guess that was made is locked from now on.
+        speaks against a choice, which a reader who made it is told. The question is closed from now on.
         """
         result = self._answer("measured", measured)
         if against is not None and {*against, result} != {*self.choices}:
@@ -93,10 +93,11 @@ class Guess:
         return given
 
     def _lock(self) -> None:
-        """Let the guess stay as it is; where there is none, one may still be made, for the next run of the cell."""
-        self.locked = self.value is not None
-        if self.locked and self._widget is not None:
+        """Close the question: let the guess stay as it is, also where there is none."""
+        self.locked = True
+        if self._widget is not None:
             self._widget.children[1].disabled = True
+            self._widget.children[2].value = html.escape(self._state())
 
     def _asked(self) -> str:
         if self.choices:
@@ -104,7 +105,9 @@ class Guess:
         return f"a number, in {self.unit}" if self.unit else "a number"
 
     def _state(self) -> str:
-        return "" if self.value is None else f"Your guess: {_shown(self.value, self.unit)}"
+        if self.value is None:
+            return "No guess was made" if self.locked else ""
+        return f"Your guess: {_shown(self.value, self.unit)}"
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [f"Predict: {self.question} ({self._asked()})", self._state()]))
@@ -187,7 +190,7 @@ class Reveal:
         if self.ratio is None:
             if self.evidence:
                 return f"Not that: {self.evidence}"
-            return "The guess was another one." if isinstance(self.guess, str) else "The guess was off."
+            return f"You guessed {_shown(self.guess, self.unit)}; it is {_shown(self.result, self.unit)}."
         if abs(self.ratio - 1) < 0.05:
             return "The guess was within 5 % of the result."
         times, words = (self.ratio, "The result is {} times the guess.")

@@ -67,9 +67,9 @@ def test_what_is_no_number_is_said_and_is_no_guess(written):
     (100.0, 96.0, "The guess was within 5 % of the result.", 0.96),
     (100.0, 105.0, "The result is 1.05 times the guess.", 1.05),
     (3000.0, 2.0, "The guess is 1,500 times the result.", 2 / 3000),
-    (0.0, 5.0, "The guess was off.", None),
-    (5.0, 0.0, "The guess was off.", None),
-    (-1.0, 5.0, "The guess was off.", None),
+    (0.0, 5.0, "You guessed 0; it is 5.", None),
+    (5.0, 0.0, "You guessed 5; it is 0.", None),
+    (-1.0, 5.0, "You guessed -1; it is 5.", None),
     (0.0, 0.0, "The guess was right.", None),
 ])  # fmt: skip
 def test_the_verdict_on_a_number(guess, result, verdict, ratio):
@@ -91,12 +91,13 @@ def test_a_choice_is_guessed_and_a_wrong_one_answered_by_what_speaks_against_it(
     assert control.value is None and guess.value is None
     control.value = "CPU"
     assert guess.value == "CPU" and line.value == "Your guess: CPU"
-    assert str(guess.reveal("GPU")) == "guess     CPU\nmeasured  GPU\nThe guess was another one."
+    assert str(guess.reveal("GPU")) == "guess     CPU\nmeasured  GPU\nYou guessed CPU; it is GPU."
     assert guess.reveal("CPU").right and guess.reveal("CPU").verdict == "The guess was right."
     assert guess.reveal("CPU").ratio is None
-    guess = predict("Why is it slow?", choices=["copies", "launches", "waiting"])
     against = {"copies": "there are 0 of them.", "launches": "10 of them take 0.1 ms."}
-    assert guess.reveal("waiting", "counted", against).verdict == ""
+    unanswered = predict("Why?", choices=["copies", "launches", "waiting"])
+    assert unanswered.reveal("waiting", "counted", against).verdict == ""
+    guess = predict("Why is it slow?", choices=["copies", "launches", "waiting"])
     assert guess.commit("copies").reveal("waiting", "counted", against).verdict == "Not that: there are 0 of them."
     second = predict("And now?", choices=["copies", "launches", "waiting"]).commit("waiting")
     assert second.reveal("waiting", "counted", against).verdict == "The guess was right."
@@ -133,16 +134,19 @@ def test_commit_serves_where_there_is_no_field():
     assert field(choice)[0].value == "a" and choice.reveal("a").right
 
 
-def test_a_guess_is_locked_once_the_result_was_shown_and_none_may_still_be_made(capsys):
+def test_a_question_is_closed_once_the_result_was_shown_with_a_guess_or_without(capsys):
+    late = predict("How late?", unit="s")
+    control, line = field(late)
+    late.reveal(5)
+    assert control.disabled and line.value == "No guess was made"
+    assert late.commit(5).value is None and late.reveal(5).guess is None
     guess = predict("How long?", unit="s")
     control, line = field(guess)
-    guess.reveal(5)
-    assert not guess.locked and not control.disabled
     control.value = "3"
     assert guess.reveal(5).guess == 3 and guess.locked and control.disabled
     capsys.readouterr()
     assert guess.commit(5).value == 3 and control.value == "3"
-    assert capsys.readouterr().out == "Your guess: 3 s. The result is known, so the guess stays.\n"
+    assert capsys.readouterr().out == "Your guess: 3 s. The result is known.\n"
     control.value = "5"  # by a script: a reader cannot
     assert guess.value == 3 and line.value == "Your guess: 3 s"
     shown = predict("Which?", choices=["a", "b"]).commit("b")
