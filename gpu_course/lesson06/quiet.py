@@ -19,9 +19,12 @@ def hide_profiler_messages() -> None:
     warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
     shown = os.dup(2)
     read_end, write_end = os.pipe()
+    try:
+        threading.Thread(target=_pass_on, args=(read_end, shown), daemon=True).start()
+    except RuntimeError:  # a browser has no threads: the messages appear
+        return
     os.dup2(write_end, 2)
     os.close(write_end)
-    threading.Thread(target=_pass_on, args=(read_end, shown), daemon=True).start()
 
 
 def _pass_on(read_end: int, shown: int) -> None:
