@@ -3,6 +3,7 @@
 import weakref
 from typing import Any
 
+import torch
 from torch.utils.data import TensorDataset
 
 from simgpu.ground import places
@@ -40,12 +41,15 @@ def _data_of(dataset: Any) -> list[Any]:
     Two `TensorDataset`s of the same tensors have the same data.
     """
     data = list(dataset.tensors) if isinstance(dataset, TensorDataset) else [dataset]
-    return [] if any(isinstance(one, list | tuple | dict) for one in data) else data
+    return data if all(hasattr(one, "__weakref__") or isinstance(one, torch.Tensor) for one in data) else []
 
 
 BAD = [("for x, y in loader:\n", "for x, y in DataLoader(data, batch_size=64):\n", "DataLoader(data, batch_size=64):")]
 GOOD = {
     "another part of the data in each epoch": (
         "for x, y in loader:\n", "for x, y in DataLoader(data, 64, sampler=torch.utils.data.RandomSampler(data)):\n",
+    ),
+    "numbers, which nothing can refer to weakly": (
+        "for x, y in loader:\n", "list(DataLoader(range(4)))\nfor x, y in loader:\n",
     ),
 }  # fmt: skip
