@@ -50,6 +50,6 @@ GOOD = {
         "for x, y in loader:\n", "for x, y in DataLoader(data, 64, sampler=torch.utils.data.RandomSampler(data)):\n",
     ),
     "numbers, which nothing can refer to weakly": (
-        "for x, y in loader:\n", "list(DataLoader(range(4)))\nfor x, y in loader:\n",
+        "for x, y in loader:\n", "for x, y in (list(DataLoader(range(4))) and loader):\n",
     ),
 }  # fmt: skip
