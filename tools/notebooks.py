@@ -34,7 +34,7 @@ from tools.address import SETUP, STATED
 
 __all__ = [
     "CHECK", "FOLDED", "LAST", "MACHINE", "SETUP", "STATED", "TAGS", "canonical", "difference", "execute",
-    "kernel_environment", "lessons", "links", "new", "not_reference", "number", "read", "run", "title", "twice",
+    "GO_ON", "STOP", "kernel_environment", "lessons", "links", "new", "not_reference", "number", "read", "run", "title", "twice",
     "with_files", "with_minutes",
 ]  # fmt: skip
 
@@ -51,6 +51,9 @@ from gpu_course import your_line
 
 print(devices.describe(DEVICE))
 your_line.paste("")  # between the quotes: the line that the last lesson ended with"""
+# The end of a place to stop, and what stands before it at the first one of a lesson.
+STOP = "A good place to stop."
+GO_ON = "To go on tomorrow, click the cell below and choose *Run*, *Run All Above Selected Cell*."
 LAST = 'your_line.copy("")  # if a teacher collects these lines: your name between the quotes'
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")

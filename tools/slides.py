@@ -31,7 +31,6 @@ ROOM = 2  # of a cell that draws seven pictures, the first with its text
 # Forked where that is safe: what Sphinx, Matplotlib and torch take to be imported is then spent once.
 PROCESSES = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
 SCREEN = 720  # pixels of a slide
-STOP = "A good place to stop."  # which says nothing to a room
 HEADINGS = {"scene": "A problem", "recap": "So far"}  # of cells that have none
 CONF = """extensions, templates_path = ["myst_nb", "sphinx_revealjs"], ["templates"]
 project, root_doc, nb_execution_mode = "Slides", "index", "off"
@@ -58,11 +57,16 @@ def shown(cell: NotebookNode, first: bool) -> NotebookNode:
         return cell
     begin = re.search("^#+ ", cell.source, re.MULTILINE)  # a text may first say what the output above it shows
     heading, _, text = cell.source[begin.start() :].partition("\n") if begin else ("", "", cell.source)
-    paragraphs = text.removesuffix(STOP).strip().split("\n\n")
+    paragraphs = _to_a_room(text).split("\n\n")
     more = itertools.takewhile(lambda text: re.match(r"(-|\d\.) ", text), paragraphs[1:])
     heading = re.sub("^#+", "##", heading) or (f"## {HEADINGS[cell.id.rstrip('-0123456789')]}" if first else "")
     cell.source = "\n\n".join(filter(None, [heading, paragraphs[0], *more]))
     return cell
+
+
+def _to_a_room(text: str) -> str:
+    """Return a text without its advice on when to stop and how to go on, which is for somebody alone."""
+    return text.removesuffix(notebooks.STOP).strip().removesuffix(notebooks.GO_ON).strip()
 
 
 def _read_aloud(source: str) -> str:
@@ -157,7 +161,7 @@ def deck(path: Path, slides: list[list[str]]) -> NotebookNode:
     """Return the notebook of a deck: for each slide the cells that are named; KeyError for one that is missing."""
     lesson = notebooks.read(path)
     cells = {cell.id: cell for cell in lesson.cells}
-    said = [slide for slide in slides if cells[slide[0]].source != STOP]
+    said = [slide for slide in slides if _to_a_room(cells[slide[0]].source)]
     chosen = [cell for slide in said for cell in _slides(slide, cells, lesson)]
     title = "\n\n".join(lesson.cells[0].source.split("\n\n")[:2])
     for number, cell in enumerate(chosen):

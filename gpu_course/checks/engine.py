@@ -236,7 +236,7 @@ class Exercise:
 
     def _buttons(self) -> Any:
         """Return the widget that gives what hint(), solution() and reset() say."""
-        return buttons({"Hint": self._next_hint, "Solution": self._solution, "Reset": self._forget})
+        return buttons({"Hint": self._next_hint, "Solution": self._solution, "Forget": self._forget})
 
     def untouched(self, answer: Any) -> bool:
         """Return whether `answer` is the lesson's stub: `raise NotImplementedError`, or the broken program as given."""

@@ -161,7 +161,7 @@ def test_the_keyboard_alone_runs_a_cell_guesses_asks_for_a_hint_and_moves_a_slid
         tab_to(page, "radio")
         page.keyboard.press("Space")
         said.filter(has_text="Your guess: on the CPU").wait_for()
-        for button, key in (("Hint", "Enter"), ("Solution", "Space"), ("Reset", "Enter")):
+        for button, key in (("Hint", "Enter"), ("Solution", "Space"), ("Forget", "Enter")):
             before = page.evaluate(TEXT)
             tab_to(page, button)
             page.keyboard.press(key)
@@ -224,7 +224,7 @@ def test_a_saved_notebook_shows_its_widgets_when_it_is_opened_again(tmp_path):
                 lab.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
         assert picture.evaluate("image => image.naturalWidth") > 600
         assert lab.page.locator(".course-ask input").is_visible()
-        assert lab.page.locator("button.widget-button").all_inner_texts() == ["Hint", "Solution", "Reset"]
+        assert lab.page.locator("button.widget-button").all_inner_texts() == ["Hint", "Solution", "Forget"]
         assert "model not found" not in lab.page.content()
 
 
