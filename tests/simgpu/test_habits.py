@@ -683,6 +683,16 @@ def test_a_layer_has_the_whole_run_to_be_called(tmp_path, before):
     assert [(one.code, one.line) for one in report.suspects] == [("layer-never-called", 11)]
 
 
+@pytest.mark.parametrize("steps", ["4", "40"])
+def test_a_run_that_is_cut_says_of_a_layer_only_what_it_saw(tmp_path, steps):
+    (tmp_path / "layers.py").write_text(LAYERS, encoding="utf-8")
+    children.run("-m", "simgpu", "--steps", steps, "--json", "out.json", "layers.py", cwd=tmp_path)
+    found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["suspects"]
+    said = "in the 4 steps seen. If no later one does" if steps == "4" else "in the whole run"
+    assert {one["line"] for one in found} == ({9, 10, 11} if steps == "4" else {11})
+    assert all(said in one["text"] for one in found)
+
+
 def test_layers_of_a_model_that_is_made_after_the_first_steps_are_looked_at(tmp_path):
     first = """net = nn.Linear(16, 4).cuda()
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -717,6 +727,52 @@ for _ in range(2):
 """
     found = reported(text, tmp_path, "sums").suspects
     assert [(one.code, one.line) for one in found] == [("memory-grows", 12)]
+
+
+GROWING = """import torch
+from collections import deque
+from torch import nn
+model = nn.Linear(64, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+kept, last, log = [], deque(maxlen=2), {"scores": []}
+def look():
+    with torch.no_grad():
+        return model(torch.ones(64, 64, device="cuda"))
+for step in range(STEPS):
+    if TRAINS:
+        optimizer.zero_grad()
+        model(torch.ones(64, 64, device="cuda")).square().mean().backward()
+        optimizer.step()
+    EACH
+"""
+GROWS = {  # whether it trains, what each turn does, and the line that is named
+    "at every fourth step": (True, "if step % 4 == 3: kept.append(look())", 15),
+    "at each epoch, several times": (True, "if step % 4 == 3: kept += [look(), look(), look()]", 15),
+    "in a dict": (True, "if step % 3 == 2: log['scores'].append(look())", 15),
+    "without an optimizer": (False, "kept.append(look())", 15),
+    "without an optimizer, with graphs": (False, "kept.append(model(torch.ones(64, 64, device='cuda')))", 15),
+    "the last two": (True, "if step % 4 == 3: last.append(look())", 0),
+    "a list that is emptied": (True, "kept.append(look())\n    if step % 6 == 5: kept.clear()", 0),
+    "on the host": (True, "if step % 4 == 3: kept.append(look().cpu())", 0),
+    "numbers": (False, "kept.append(look().mean())", 0),
+    "the last two, without an optimizer": (False, "last.append(look())", 0),
+}
+
+
+@pytest.mark.parametrize("name", GROWS)
+def test_memory_grows_where_a_line_keeps_what_each_of_its_turns_makes(tmp_path, name):
+    trains, each, line = GROWS[name]
+    report = reported(GROWING.replace("EACH", each), tmp_path, "growing", STEPS=26, TRAINS=trains)
+    found = [one for one in report.suspects if one.code == "memory-grows"]
+    assert [one.line for one in found] == [line] * bool(line)
+    assert all("256 KiB" in one.text or "768 KiB" in one.text or "272 KiB" in one.text for one in found)
+    assert ("no memory was seen to grow" in str(report)) <= (not line)
+
+
+def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):
+    said = [str(reported(GROWING.replace("EACH", "pass"), tmp_path, "few", STEPS=n, TRAINS=True)) for n in (6, 18)]
+    assert ["no memory was seen to grow in 16 turns" in one for one in said] == [False, True]
+    assert "grow" not in said[0].partition("Memory at the peak")[0]
 
 
 FAILS = """import torch

@@ -53,7 +53,8 @@ def gather(session: Recording) -> Report:
     step_s = timeline.total_ns / steps / 1e9
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
-        memory_lines=_memory_lines(at_peak), growth=list(session.growth.found), steps=run.steps,
+        memory_lines=_memory_lines(at_peak), steps=run.steps,
+        growth=list(session.growth.found), growth_turns=session.growth.turns,
         step_kind=_step_kind(session), recorded=steps, odd=odd, step_time=step_s,
         busy=timeline.utilisation(row), launching=_launching(charged, timeline),
         phases=seconds_by_part(timeline, row, gaps, steps),

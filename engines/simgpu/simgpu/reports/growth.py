@@ -1,13 +1,18 @@
-"""Does memory grow from step to step, and which value keeps it alive?"""
+"""Memory that grows from turn to turn, and the value that keeps it alive.
+
+A turn is a step, or a call of a model where nothing is trained. What grows in each step is found by the bytes alive at
+their ends; what grows in some of them, such as at evaluations, by the turns of what is alive.
+"""
 
 import ast
 import gc
 import linecache
 import sys
 from bisect import bisect_right
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import FrameType, ModuleType
 from typing import Any, cast
 
@@ -20,7 +25,9 @@ from simgpu.ground.nodes import graph_nodes, is_leaf
 from simgpu.reports.holdings import MADE, Held, Holdings
 
 _MOST_NODES = 200_000  # of graphs that are walked
+_SEVERAL_CALLS = 6  # of models, from which all is kept
 _SEVERAL = 3  # earlier steps: if the graphs of so many are alive, that is no delay by a step or two
+_ALONE = 1.5  # of the bytes of a value: with more, it keeps others alive
 _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and caches
 
 
@@ -34,11 +41,13 @@ class Growth(Line):
     memory that it keeps, as the mean that `mse_loss` returns.
     """
 
-    bytes_per_step: int = 0
+    bytes_per_step: int = 0  # or for each turn, of which not every step has one
     held_by: str = ""
     made_at: Line = field(default_factory=Line)
     graph: bool = False
     part: bool = False
+    value: bool = False  # whether the bytes are those of the value alone, without activations
+    each: str = "step"  # what adds them: "step" or "turn"
 
 
 class GrowthWatch:
@@ -49,7 +58,8 @@ class GrowthWatch:
         self._holdings = holdings
         self._numbers: list[int] = []  # of the first node of autograd after each step
         self._ends: list[int] = []  # bytes alive at the last ends of steps
-        self._next = _LOOKED_AFTER
+        self._next = self._next_call = _LOOKED_AFTER
+        self.turns = 0  # over how many growth was looked for
 
     def step(self, number: int) -> None:
         """Step `number`, from 1, has ended."""
@@ -58,12 +68,55 @@ class GrowthWatch:
             self._ends = [*self._ends[-2:], self._holdings.made_bytes()]
         if number < self._next:
             return
-        self._next = 2 * number
+        self._next, self.turns = 2 * number, number
         first, second, third = self._ends
         if first < second < third:
             self.found = self._look((third - first) // 2)
         else:
-            self.found = self._look(0)
+            self.found = self._look(0) or self._look_at_turns()
+
+    def called(self) -> None:
+        """Look for growth where a model is called, and no step ends."""
+        calls = self._holdings.calls = self._holdings.calls + 1
+        if not self._holdings.step and calls >= self._next_call:
+            self._next_call, self.turns = 2 * calls, calls
+            self.found = self._look_at_turns()
+
+    def end(self) -> None:
+        """Look once more where the program ends, early or not, but for what was found already."""
+        if not self.found:
+            self.found = self._look_at_turns()
+
+    def _look_at_turns(self) -> list[Growth]:
+        """Return the lines that have kept what they made since they ran first, in several turns.
+
+        A list of the last ones, or one that is emptied now and then, has let go of the first.
+        """
+        by_step, holdings = bool(self._holdings.step), self._holdings
+        now = holdings.step if by_step else holdings.calls - 1  # what the last call made is still in use
+        made: dict[str, Counter[int]] = defaultdict(Counter)  # bytes by line and turn
+        for held in holdings.made():
+            if held.line and held.turn(by_step) < now:
+                made[held.line][held.turn(by_step)] += held.nbytes
+        growing = {line: turns for line, turns in made.items() if self._grows(line, sorted(turns), by_step)}
+        if not growing:
+            return []
+        kept = [pair for graphs in (False, True) for pair in _kept(holdings, until=holdings.step + 1, graphs=graphs)]
+        last = {held.line: tensor for tensor, held in kept if held.turn(by_step) < now}
+        found = [_growth(line, turns.total() // len(turns), last.get(line), "turn") for line, turns in growing.items()]
+        return list({one.parts: one for one in sorted(found, key=lambda one: one.bytes_per_step)}.values())[::-1][:3]
+
+    def _grows(self, line: str, turns: list[int], by_step: bool) -> bool:
+        if len(turns) < (_SEVERAL if by_step else _SEVERAL_CALLS):
+            return False
+        now = self._holdings.step if by_step else self._holdings.calls
+        widest = max(after - before for before, after in pairwise(turns))
+        return not self._lets_go(line, turns, by_step) and now - turns[-1] <= 2 * widest
+
+    def _lets_go(self, line: str, turns: list[int], by_step: bool) -> bool:
+        """Return whether a line has let go of what it made first; `turns` are those of what is alive."""
+        first = self._holdings.first_turns[line][not by_step]
+        return len(turns) > 1 and turns[0] > first + turns[1] - turns[0]
 
     def _look(self, bytes_per_step: int) -> list[Growth]:
         """Return the lines that made what keeps memory of earlier steps alive, first that of most values.
@@ -76,10 +129,15 @@ class GrowthWatch:
             if not kept:
                 return []
         lines = Counter(held.line for _, held in kept) if kept else self._lines_of_several_steps()
+        turns: dict[str, set[int]] = defaultdict(set)
+        for held in self._holdings.made():
+            turns[held.line].add(held.step)
+        lines = Counter({line: n for line, n in lines.items() if not self._lets_go(line, sorted(turns[line]), True)})
         if not kept and lines:
             kept = _kept(self._holdings, until=self._holdings.step, graphs=False)
         last = {held.line: tensor for tensor, held in kept}
-        return [_growth(line, bytes_per_step, last.get(line)) for line, _ in lines.most_common(3)]
+        found = [_growth(line, bytes_per_step, last.get(line)) for line, _ in lines.most_common(3)]
+        return list({one.parts: one for one in found}.values())
 
     def _growing(self, kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
         """Return those tensors whose graphs have parts of several steps, and which still grow.
@@ -109,15 +167,15 @@ class GrowthWatch:
         return nbytes
 
 
-def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None) -> Growth:
+def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None, each: str = "step") -> Growth:
     made = Line.of(line)
     holder = None if tensor is None else _holder(tensor)
     graph = tensor is not None and tensor.grad_fn is not None
     part = tensor is not None and 2 * tensor.nbytes < values_of(tensor).untyped_storage().nbytes()
-    if holder is None:
-        return Growth(*made.parts, bytes_per_step, "", made, graph, part)
-    keeping_line = _line_that_keeps(holder) or made
-    return Growth(*keeping_line.parts, bytes_per_step, holder.text, made, graph, part)
+    value = tensor is not None and not part and bytes_per_step <= _ALONE * tensor.nbytes
+    keeping_line = made if holder is None else _line_that_keeps(holder) or made
+    held_by = "" if holder is None else holder.text
+    return Growth(*keeping_line.parts, bytes_per_step, held_by, made, graph, part, value, each)
 
 
 def _kept(holdings: Holdings, until: int, graphs: bool = True) -> list[tuple[torch.Tensor, Held]]:

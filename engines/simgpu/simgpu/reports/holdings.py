@@ -31,6 +31,11 @@ class Held:
     step: int
     born: int  # the number of the change of memory that made it
     owner: str
+    call: int  # how many calls of models had ended by then
+
+    def turn(self, by_step: bool) -> int:
+        """Return the step that made it, or the call of a model."""
+        return self.step if by_step else self.call
 
     @property
     def grows_with_batch(self) -> bool:
@@ -51,7 +56,8 @@ class Holdings:
     """Told of every storage on the simulated GPUs while it is `accounts.watcher`; keeps none alive."""
 
     def __init__(self, accounts: Accounts, devices: Iterable[torch.device]) -> None:
-        self.step, self.stepping, self.closure = 0, False, False
+        self.step, self.calls, self.stepping, self.closure = 0, 0, False, False
+        self.first_turns: dict[str, tuple[int, int]] = {}  # the step and the call in which a line first made something
         self.refusals: list[Refused] = []
         self.peaks = Counter()  # bytes, by GPU
         self._accounts, self._changes = accounts, 0
@@ -92,7 +98,8 @@ class Holdings:
         if self._changes % _OFTEN == 0 and self.often is not None:
             self.often()
         owner = "activations" if phase in ("forward", "recomputation") else "others"
-        self._live[id(ref)] = Held(index, ref.nbytes, line, phase, self.step, self._changes, owner)
+        self._live[id(ref)] = Held(index, ref.nbytes, line, phase, self.step, self._changes, owner, self.calls)
+        self.first_turns.setdefault(line, (self.step, self.calls))
         self._now[index] += ref.nbytes
         if self._now[index] > self.peaks[index]:
             self.peaks[index], self._peak_at[index] = self._now[index], self._changes
@@ -151,5 +158,9 @@ class Holdings:
 
     def grown(self, since: int, gpu: int = 0) -> list[Held]:
         """Return what forward and backward passes made in step `since` and later, before this one, and is alive."""
-        made = [held for held in self._live.values() if held.gpu == gpu and since <= held.step < self.step]
+        return [held for held in self.made(gpu) if since <= held.step < self.step]
+
+    def made(self, gpu: int = 0) -> list[Held]:
+        """Return what is alive of what forward and backward passes made since the beginning."""
+        made = [held for held in self._live.values() if held.gpu == gpu and held.born > self._were_there]
         return [held for held in made if held.owner in MADE]

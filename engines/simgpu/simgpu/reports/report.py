@@ -47,7 +47,7 @@ class Values:
     - `fits`, `capacity`, `peak`: whether the program found the memory it asked for, how much there is, the most bytes;
     - `owners`: whose the bytes at the peak are: weights, gradients, optimizer, activations, others (they sum to it);
     - `peak_line`, `memory_lines`: which of the program's lines had allocated most of them, and all of these lines;
-    - `growth`: lines whose values keep more memory alive from step to step;
+    - `growth`: lines whose values keep more memory alive from step to step; `growth_turns`: steps it was sought in;
     - `launching`: the share in which the GPU waits since the host launches one operation after the other;
     - `steps`, `step_kind`, `recorded`: how many steps, how they were found, how many the rows are means over;
     - `odd`: how many steps are left out since they have more than ten times the operations of the others;
@@ -74,6 +74,7 @@ class Values:
     owners: dict[str, int]
     memory_lines: list[Row]
     growth: list[Growth]
+    growth_turns: int
     steps: int
     step_kind: str
     recorded: int

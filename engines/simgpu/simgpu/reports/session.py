@@ -115,6 +115,7 @@ class Recording:
         self._ended_bytes = self.capacities
         self.on, self._ended_s = False, time.perf_counter()
         communication.finish()
+        self.growth.end()
         self._ended_ns = self.world.clock.done_ns()
         self._put.undo()
         self._observer.tell(events.RunEnd(whole=not self._cut and self.failure is None))
@@ -209,6 +210,9 @@ class Recording:
         if self.run.steps == 0 and len(self.log) > MOST_EVENTS:
             self._pause()
 
+    def on_called(self, event: events.Called) -> None:
+        self.growth.called()
+
     def on_update(self, event: events.Update) -> None:
         self.log.stepping = self.holdings.stepping = True
         self.log.closure = self.holdings.closure = event.closure
@@ -277,6 +281,7 @@ class Recording:
         Returns what the report says of it.
         """
         self.holdings.find_owners(self.world.devices)
+        self.growth.end()
         text = _COLOURS.sub("", str(error) or type(error).__name__).strip()
         line, kind = Line.of(places.place_of(error)), _kind(error, text)
         if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():

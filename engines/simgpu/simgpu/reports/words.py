@@ -34,6 +34,7 @@ _BY_CLASS = (
     "Of the host, operators take what a table of their classes says, within a factor of 2 where the host is assumed. "
     "The program's own Python between two operators takes no time here."
 )
+_ENOUGH = 8  # steps, or calls of a model: over fewer, that no memory grows says nothing
 NOTHING_ASKED = (
     "nothing was asked of a GPU in this process. Its models and tensors stayed on the CPU (`.to('cuda')` moves them), "
     "or processes that it started have them."
@@ -95,16 +96,18 @@ def nothing_sentence(report: Values) -> str:
     """Say that no line stands out, and where to look instead; nothing of a program that failed."""
     if report.failure is not None or not report.used:
         return ""
+    sought = report.growth_turns
+    grows = f", and no memory was seen to grow in {sought} turns" if sought >= _ENOUGH and not report.growth else ""
     longest = next((row for row in report.waits if row.seconds >= 0.01 * report.step_time), None)
     if longest is not None:
         wait = f"{longest.where}: {longest.cause}, {seconds_text(longest.seconds)} a step"
-        return f"No line is worth a change, and no memory grows. The GPU waits longest at {wait}."
+        return f"No line is worth a change{grows}. The GPU waits longest at {wait}."
     where = (
         "It waits for launches: see the time of a step."
         if report.launching >= 0.05
         else "Its kernels say where the time goes."
     )
-    return f"No line keeps the GPU waiting for 1 % of a step or more, and no memory grows. {where}"
+    return f"No line keeps the GPU waiting for 1 % of a step or more{grows}. {where}"
 
 
 def steps_sentence(report: Values) -> str:

@@ -3,6 +3,7 @@
 import sys
 import weakref
 from collections.abc import Iterable
+from dataclasses import replace
 from types import FrameType
 
 import torch
@@ -13,17 +14,22 @@ from torch.utils.weak import WeakIdKeyDictionary
 from simgpu.ground import places
 from simgpu.reports import events
 from simgpu.reports.program import alive, tells_modes_apart
-from simgpu.reports.rule import Outcome, Rule
+from simgpu.reports.rule import Outcome, Rule, Suspect
 
 _BETWEEN = ("torch.nn.modules.module", "simgpu.")  # frames between a registration and the reader's line
 _GIVEN = 3  # steps that a model gets to call its layers
 
 
 class LayerNeverCalled(Rule, about="result"):
-    text = "Nothing has called this layer in these steps, so it does nothing. Call it in `forward`, or take it out."
+    text = "Nothing has called this layer in the whole run, so it does nothing. Call it in `forward`, or take it out."
+    in_part = (
+        "Nothing has called this layer in the {steps} steps seen. If no later one does, call it in `forward`, or take "
+        "it out."
+    )
     cure = "call it in `forward`, or take it out"
 
     def begin(self) -> None:
+        self._whole = False  # whether the program has ended by itself
         self._idle: dict[tuple[str, str], None] = {}  # lines and names of layers that no step of their model has called
         self._used: set[tuple[str, str]] = set()  # those that have called a layer
         self._holders = WeakIdKeyDictionary()  # lists of idle ones, by each layer and parameter that is in them
@@ -85,6 +91,15 @@ class LayerNeverCalled(Rule, about="result"):
                     self._holders[inner] = [*(self._holders.get(inner) or ()), (line, name)]
             elif self._is_reached(part):
                 self._use(line, name)
+
+    def on_run_end(self, event: events.RunEnd) -> None:
+        self._whole = event.whole
+
+    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
+        said = super().suspect(line, outcome)
+        if said is None or self._whole:
+            return said
+        return replace(said, text=self.in_part.format(steps=self.program.step))
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
         """Return the lines that made layers which nothing has called or used, in models that are trained."""

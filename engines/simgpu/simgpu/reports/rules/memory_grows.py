@@ -25,14 +25,16 @@ def _grows(growth: Growth) -> str:
     instead = "Keep a number (`.item()`) or a `.detach()`ed tensor instead"
     if not growth.bytes_per_step:
         return f"{value}, and its graph grows in each step by that of the step, in the host's memory. {instead}."
-    said = f"Each step leaves {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
+    when = "Each step leaves" if growth.each == "step" else "Each time, this leaves"
+    said = f"{when} {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
     if growth.graph and growth.bytes_per_step < _WORTH_BYTES:
         return f"{said}The graph stays as well, without the activations, which `backward()` has freed. {instead}."
-    if growth.graph:
-        return f"{said}{instead}: a tensor with a graph keeps all activations of its step."
+    if growth.graph and not growth.value:
+        return f"{said}{instead}: a tensor with a graph keeps all activations of its pass."
     if growth.part:
         return f"{said}It is a part of a larger memory, which stays whole. Keep a number (`.item()`) or a `.clone()`."
-    return f"{said}Drop what you no longer need."
+    host = ".detach().cpu()" if growth.graph else ".cpu()"
+    return f"{said}Keep it on the host (`{host}`), keep only a number, or limit how many are kept."
 
 
 BAD = [
