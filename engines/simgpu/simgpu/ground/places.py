@@ -18,7 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-__all__ = ["has_closure", "in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of", "warn"]
+__all__ = [
+    "has_closure", "in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of", "stack", "warn",
+]  # fmt: skip
 
 _PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
 
@@ -113,6 +115,18 @@ def place() -> str:
             return named(code.co_filename, frame.f_lineno)  # of this frame alone: to find a line takes time
         frame = frame.f_back
     return ""
+
+
+def stack() -> list[str]:
+    """Return the reader's lines that are running, as `place` names them, the innermost first."""
+    program = _program()
+    lines, frame = list[str](), sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if _is_readers(code.co_filename, code.co_name, program):
+            lines.append(named(code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return lines
 
 
 def place_of(error: BaseException) -> str:

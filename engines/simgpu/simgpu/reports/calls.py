@@ -18,7 +18,7 @@ class Pass:
     """A call of a model from outside: its line, how it ran, and whether a backward pass came through its result."""
 
     model: nn.Module
-    line: str
+    lines: list[str]  # of the program that were running, the innermost first
     training: bool  # the mode of the model
     random: bool | None  # whether layers that tell the modes apart were in training mode; None: there are none
     recorded: bool  # with gradients
@@ -33,7 +33,14 @@ class Pass:
     before: "Pass | None" = None  # one that had the same tensors
     used: bool = False
     filled: bool = False  # whether that backward pass has left gradients in parameters
+    cleared: bool = False  # whether these were cleared before an optimizer's step
+    trains: bool = False  # whether a step, of an optimizer or by hand, has used them
     judged: int = 0  # how often it was looked at
+
+    @property
+    def line(self) -> str:
+        """The program's line that called the model."""
+        return self.lines[0] if self.lines else ""
 
     @property
     def may_be_used(self) -> bool:

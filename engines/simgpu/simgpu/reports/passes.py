@@ -75,7 +75,7 @@ class Passes:
         batch = 0 if given and given[0].is_leaf and given[0].requires_grad else samples
         alone = batch == 1 and not self._reads.lines and not fed
         return Pass(
-            model, places.place(), model.training,
+            model, places.stack(), model.training,
             random=any(modes) if modes else None,
             recorded=any(one.requires_grad for one in results),
             samples=samples,
@@ -98,6 +98,22 @@ class Passes:
         """
         return [one.training and (model.training or one in self._set_to_train) for one in alive(parts.random)]
 
+    def on_clear(self, event: events.Clear) -> None:
+        """Gradients that are cleared before a step train nothing, such as those of an attack on the inputs."""
+        known = set(map(id, event.parameters))
+        for call in self._program.passes:
+            call.cleared = call.cleared or (call.filled and id(call.given[-1][0]()) in known)
+
+    def on_update(self, event: events.Update) -> None:
+        self._step()
+
+    def on_hand_step(self, event: events.HandStep) -> None:
+        self._step()
+
+    def _step(self) -> None:
+        for call in self._program.passes:
+            call.trains = call.trains or (call.filled and not call.cleared)
+
     # ---- judging ------------------------------------------------------------------------------------------------
     def on_step_end(self, event: events.StepEnd) -> None:
         self.judge()
@@ -119,6 +135,7 @@ class Passes:
         program = self._program
         self._tell(events.Judging())
         used = [call for call in program.passes if call.used]
+        program.training_lines.update(line for call in used for line in call.lines)
         for call in program.passes:
             call.judged += 1
             if not call.may_be_used or (last and call.judged == 1):

@@ -42,6 +42,7 @@ class Program:
         self.inputs: object = ()  # of the outermost one
         self.passes: list[Pass] = []  # calls of models since the last step, and earlier ones that may still be used
         self.trained = WeakIdKeyDictionary()  # parameters that an optimizer changes, or the program itself
+        self.training_lines: set[str] = set()  # that have called models whose results backward passes came through
         self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # of which that is known
         self.groups = 0  # of parameters, of all optimizers
         self.optimized = False  # whether an optimizer has begun a step
@@ -64,6 +65,10 @@ class Program:
         line = line or places.place()
         if line:
             self.notes[code, line].add(self.step)
+
+    def own_line(self, call: Pass) -> str:
+        """Return the innermost line of a call that has led to no training: a line may serve several callers."""
+        return next((line for line in call.lines if line not in self.training_lines), call.line)
 
     def parts(self, model: nn.Module) -> Parts:
         if model not in self._parts:

@@ -14,7 +14,7 @@ class EvaluationInTrainingMode(Rule, about="result"):
     def on_judged(self, event: events.Judged) -> None:
         call = event.call
         if event.trained and not call.used and not call.recorded and call.random and call.training:
-            self.note(call.line)
+            self.note(self.program.own_line(call))
 
     def on_inferred(self, event: events.Inferred) -> None:
         call = event.call

@@ -14,7 +14,7 @@ class EvaluationWithGradients(Rule, about="time"):
     def on_judged(self, event: events.Judged) -> None:
         call = event.call
         if event.trained and call.recorded and not call.used and not call.training and not call.early:
-            self.note(call.line)
+            self.note(self.program.own_line(call))
 
     def on_inferred(self, event: events.Inferred) -> None:
         if event.call.recorded and not event.call.training:

@@ -14,10 +14,14 @@ class ForwardNotUsed(Rule, about="time", often="seldom"):
     def on_judged(self, event: events.Judged) -> None:
         call = event.call
         if event.trained and call.recorded and not call.used and call.training and not call.early:
-            self.note(call.line)
+            self.note(self.program.own_line(call))
 
 
-BAD = [("optimizer.step()\n", "optimizer.step(); right = model(x).argmax(1)\n", "right = model(x)")]
+_SHARED = "scores = model(x)\n", "ask = lambda x: (\n    model(x))\nscores = ask(x)\n"
+BAD = [
+    ("optimizer.step()\n", "optimizer.step(); right = model(x).argmax(1)\n", "right = model(x)"),
+    (*_SHARED, "optimizer.step()\n", "optimizer.step(); right = ask(x).argmax(1)\n", "right = ask(x)"),
+]
 GOOD = {
     "a trial of shapes": (
         "self.last = nn.Linear(512, 4)\n",

@@ -13,7 +13,7 @@ class TrainingInEvaluationMode(Rule, about="result"):
 
     def on_judged(self, event: events.Judged) -> None:
         call = event.call
-        if event.trained and call.used and call.random is False and not call.training:
+        if event.trained and call.trains and call.random is False and not call.training:
             self.note(call.line)
 
 
@@ -29,4 +29,14 @@ BAD = [
         "self.first(x).relu()", "F.dropout(self.first(x), 0.1, self.training)", *_EVAL, "scores = model(x)",
     ),
 ]  # fmt: skip
-GOOD = {"nothing that tells the modes apart": ("nn.Dropout(0.1)", "nn.Identity()", *_EVAL)}
+_ATTACK = "model.eval(); x.requires_grad_(True)\n{}\nmodel.train(); optimizer.zero_grad()\nscores = model(x.detach())\n"
+_SLOPE = "torch.autograd.grad(F.cross_entropy(model(x), y), x)"
+GOOD = {
+    "nothing that tells the modes apart": ("nn.Dropout(0.1)", "nn.Identity()", *_EVAL),
+    "an attack by FGSM": ("scores = model(x)\n", _ATTACK.format("F.cross_entropy(model(x), y).backward()")),
+    "an attack by PGD": ("scores = model(x)\n", _ATTACK.format(_SLOPE)),
+    "a map of what matters": (
+        "    model.eval()\n", "    model.eval(); seen = torch.ones(64, 16, device='cuda', requires_grad=True)\n"
+        "model(seen).sum().backward()\n",
+    ),
+}  # fmt: skip
