@@ -478,6 +478,29 @@ def test_nothing_is_kept_of_tensors_and_models_that_are_gone():
         assert len(recorded.rules["moved-in-each-step"]._sent) == len(recorded.program._parts) == 0
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on Linux and macOS")
+def test_a_child_process_such_as_a_worker_has_no_session():
+    with simgpu.cuda("T4", record=True) as session:
+        model = nn.Linear(4, 4)
+        calls = session.session.passes.calls
+        child = os.fork()
+        if not child:
+            model(torch.ones(2, 4))
+            os._exit(calls.total())
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        model(torch.ones(2, 4))
+        assert calls.total() == 1
+
+
+def test_a_rule_that_no_event_can_call_is_refused():
+    class Misspelt:
+        def on_bakward(self, event):
+            """Wait for an event that there is not."""
+
+    with simgpu.cuda("T4", record=True) as session, pytest.raises(ValueError, match="of Misspelt: on_bakward"):
+        session.session._observer.listen(Misspelt())
+
+
 def test_a_model_is_walked_through_once_until_it_gets_another_part():
     walks = []
 
