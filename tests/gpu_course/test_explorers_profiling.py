@@ -6,7 +6,7 @@ import torch
 import simgpu
 from gpu_course.lesson06.explorers import bottleneck, pace
 from tests.gpu_course.explorer_settings import settings
-from tests.simgpu.simulated import _fresh  # noqa: F401
+from tests.simgpu.conftest import _available, _fresh  # noqa: F401
 
 
 @pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))

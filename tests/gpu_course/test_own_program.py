@@ -10,7 +10,8 @@ import simgpu
 from course_utils import programs
 from gpu_course import lesson13
 from gpu_course.lesson13 import running
-from tests.simgpu.simulated import _fresh, fork_children  # noqa: F401
+from tests.simgpu.conftest import _available, _fresh  # noqa: F401
+from tests.simgpu.simulated import fork_children
 from tests.simgpu.test_habits import reported
 
 pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
