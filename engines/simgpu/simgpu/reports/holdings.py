@@ -99,7 +99,8 @@ class Holdings:
             self.often()
         owner = "activations" if phase in ("forward", "recomputation") else "others"
         self._live[id(ref)] = Held(index, ref.nbytes, line, phase, self.step, self._changes, owner, self.calls)
-        self.first_turns.setdefault(line, (self.step, self.calls))
+        if line not in self.first_turns:
+            self.first_turns[line] = self.step, self.calls
         self._now[index] += ref.nbytes
         if self._now[index] > self.peaks[index]:
             self.peaks[index], self._peak_at[index] = self._now[index], self._changes
