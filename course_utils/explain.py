@@ -4,17 +4,20 @@
         torch.ones(3, device=DEVICE) + torch.ones(3)
     print(c)
 
-Of an error that it does not know it says so.
+In a notebook `%explain` explains the last error, and `%explain on` each one, under its traceback. Of an error that it
+does not know it says so.
 """
 
 import html
 import re
+import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 __all__ = ["Caught", "Explanation", "caught", "explain", "names"]
 
@@ -124,6 +127,26 @@ def caught(*kinds: type[BaseException]) -> Iterator[Caught]:
         raise AssertionError("the block was to raise an error, and it raised none")
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """`%explain` explains the last error; `%explain on` each one, under its traceback, until `%explain off`."""
+
+    def explains(line: str) -> Explanation | None:
+        """Explain the last error; on, off: each one, or no more."""
+        if line in ("on", "off"):
+            shell.set_custom_exc((Exception,) if line == "on" else (), _under_traceback)
+            return None
+        return explain(sys.last_value) if hasattr(sys, "last_value") else None
+
+    shell.register_magic_function(explains, "line", "explain")
+
+
+def _under_traceback(shell: Any, kind: type[BaseException], error: BaseException, where: Any, tb_offset: Any) -> None:
+    shell.showtraceback((kind, error, where), tb_offset=tb_offset)
+    known = explain(error)
+    if known.name != "unknown":
+        print(known)
+
+
 def names() -> tuple[str, ...]:
     """Return the kinds of errors that are known here."""
     return tuple(name for name, *_ in _KNOWN)
@@ -149,3 +172,5 @@ def _known() -> Iterator[tuple[str, str, str, str, str]]:
 
 
 _KNOWN = tuple(_known())
+if "IPython" in sys.modules and (_shell := sys.modules["IPython"].get_ipython()) is not None:
+    load_ipython_extension(_shell)

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
@@ -538,3 +539,17 @@ def test_an_error_of_a_simulated_kernel_names_the_index_and_the_way_out(sim):
     finally:
         simgpu.reset()
     assert "index" in str(c) and "simgpu.reset()" in str(c)
+
+
+def test_a_notebook_explains_the_last_error_and_each_one_only_when_asked(capsys):
+    shell = InteractiveShell()
+    module.load_ipython_extension(shell)
+    wrong = "import torch; torch.ones(2).view(3)"
+    shell.run_cell(wrong)
+    assert "What: " not in capsys.readouterr().out
+    assert shell.run_line_magic("explain", "").name == "wrong number of elements"
+    for line, said in (("on", 1), ("off", 0)):
+        shell.run_line_magic("explain", line)
+        shell.run_cell(wrong)
+        shown = capsys.readouterr().out
+        assert "is invalid for input of size 2" in shown and shown.count("What: 2 elements do not fill") == said
