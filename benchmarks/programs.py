@@ -79,6 +79,14 @@ class BertLayer(nn.Module):
         return self.norms[1](F.dropout(self.down(F.gelu(self.up(x))), 0.1, self.training) + x)
 
 
+class Attention(nn.Module):
+    """Attention by its formula, as xformers times it beside its own kernels."""
+
+    def forward(self, parts: torch.Tensor) -> torch.Tensor:
+        query, key, value = parts.unbind(1)
+        return (query / query.shape[-1] ** 0.5 @ key.transpose(-2, -1)).softmax(-1) @ value
+
+
 class Bert(nn.Module):
     """BERT that answers questions about a text: for each token whether the answer starts or ends there."""
 
@@ -109,6 +117,7 @@ class Program:
     def model(self) -> nn.Module:
         makers: dict[str, Callable[[], nn.Module]] = {
             "timm": self._of_timm, "bert": lambda: Bert(*_BERTS[self.name]), "bert-layer": BertLayer,
+            "attention": Attention,
         }  # fmt: skip
         network = makers.get(self.kind, nn.Identity)().to(self.dtype)
         if self.table.get("channels_last"):
@@ -133,6 +142,9 @@ class Program:
             return torch.empty(self.number, self.size, dtype=torch.long), labels
         if self.kind == "bert-layer":
             return torch.empty(self.number, self.size, 1024, dtype=self.dtype), labels
+        if self.kind == "attention":  # "attention of 64" numbers for each token
+            parts = torch.empty(self.number, 3, self.size, int(self.name.split()[-1]), dtype=self.dtype)
+            return parts.requires_grad_(self.table["mode"] == "backward"), labels
         shape = (self.size, self.size) if self.kind == "product" else (self.size,)
         return torch.empty(shape, dtype=self.dtype), torch.empty(shape, dtype=self.dtype)
 
@@ -146,6 +158,11 @@ class Program:
 
     def step(self, model: nn.Module, batch: tuple, _: None) -> None:
         x, y = batch
+        if self.kind == "attention":
+            result = model(x)
+            if self.table["mode"] == "backward":
+                result.backward(torch.empty_like(result))
+            return
         optimizer = self._optimizer(model)
         operators = {"product": lambda: x @ y, "copy": lambda: x.copy_(y), "times": lambda: x * 1.2}
         if self.kind in operators:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _BOUNDS = {
     "compute": look.RED, "power": look.OCHRE, "bandwidth": look.BLUE, "latency": look.MUTED, "not modelled": look.INK,
+    "odd rows": look.GREEN,
 }  # fmt: skip
 
 

@@ -41,6 +41,7 @@ REGIMES = {  # in the order in which they are looked for, as they stand in a lab
     "short operators": "for operators below 40 µs, with 5 µs a launch and no more of the host",
     "copies over the bus": "for copies over the bus",
     "power": "for products that the card's power limit slows down",
+    "odd rows": "for 16-bit products with rows that are no multiple of 16 bytes",
     "products": "for matrix products alone",
     "memory traffic": "for operators that only move memory",
     "training": "for training steps",
@@ -136,8 +137,9 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
         return "short operators"
     if total["copy"] > total["kernel"]:
         return "copies over the bus"
-    if bounds.get("power", 0) > total["kernel"] / 2:
-        return "power"
+    special = max(("power", "odd rows"), key=lambda bound: bounds.get(bound, 0))
+    if bounds.get(special, 0) > total["kernel"] / 2:
+        return special
     if not trains and alone > _ALONE * total["kernel"]:
         return "products"
     if not (trains or computes) and bounds.get("bandwidth", 0) > _ALONE * total["kernel"]:

@@ -206,8 +206,12 @@ class TimeForecast(tables.Table):
         said = f", messages {seconds_text(self.message_s)}" if self.message_s else ""
         busy = f"GPU busy {self.utilisation:.0%} of it, {len(self.kernels):,} operators{said}"
         floors = dict.fromkeys(record.name for record in self.kernels if record.bound == NOT_MODELLED)
+        odd = dict.fromkeys(record.line for record in self.kernels if record.bound == "odd rows")
+        wide = f"rows that are no multiple of 16 bytes slow products down: {'; '.join(odd)}" if odd else ""
         least = f"not modelled, so timed as reading and writing alone: {', '.join(floors)}" if floors else ""
-        return "\n".join(filter(None, (f"{times}; {busy}; {work}", str(self.evidence), least, self.machine.caveat)))
+        return "\n".join(
+            filter(None, (f"{times}; {busy}; {work}", str(self.evidence), wide, least, self.machine.caveat))
+        )
 
 
 def _step(events: Sequence[Event], number: int) -> Sequence[Event]:

@@ -232,7 +232,7 @@ def _scaled(event: Event, factor: float) -> Event:
 
 
 def _times(cost: Cost, factor: float) -> Cost:
-    sizes = {name: math.ceil(getattr(cost, name) * factor) for name in ("flops", "nbytes", "extra_bytes")}
+    sizes = {name: math.ceil(getattr(cost, name) * factor) for name in ("flops", "nbytes", "extra_bytes", "odd_bytes")}
     return replace(cost, **sizes)
 
 
@@ -262,7 +262,7 @@ def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
     for event in events:
         if _is_product(event) and event.cost.rate in ("fp32", "tf32"):
             cost = event.cost
-            narrow = replace(cost, rate="fp16", nbytes=cost.nbytes // 2, extra_bytes=cost.extra_bytes // 2)
+            narrow = replace(_times(cost, 0.5), rate="fp16", flops=cost.flops)
             before = replace(event, number=event.number - 0.5, name="_to_copy", cost=cast)
             changed += [before, replace(event, cost=narrow, calls=())]
         else:

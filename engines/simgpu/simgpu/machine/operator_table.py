@@ -150,6 +150,11 @@ def _table(*rows: dict[str, Row]) -> dict[str, Row]:
     return merged
 
 
+def _product(first: int) -> dict[str, Any]:
+    """Return the columns of a product of matrices, the first of which stands at this place of the arguments."""
+    return {"flops": formulas.product(first), "price": prices.product(first)}
+
+
 # What waits: the host reads the size of the result or its value. What the docstrings of torch.linalg call synchronizing
 # consists of its operators here; linalg_lstsq and cholesky_inverse ask _linalg_check_errors,
 # linalg_matrix_exp asks nonzero (BatchLinearAlgebra.cpp, LinearAlgebra.cpp of ATen).
@@ -160,13 +165,13 @@ def _table(*rows: dict[str, Row]) -> dict[str, Row]:
 # recurrent layers "for the CPU" are not among them: `device.dispatcher` computes CUDA's by them.
 ROWS: dict[str, Row] = _table(
     # products of matrices
-    _row("mm", flops=formulas.product(0), lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
-    _row("bmm", flops=formulas.product(0), lacks=Lack("baddbmm_cuda", WHOLE, sparse=of_sparse)),
-    _row("addmm addmm_", flops=formulas.product(1), lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
-    _row("baddbmm baddbmm_", flops=formulas.product(1), lacks=Lack("baddbmm_cuda", WHOLE)),
-    _row("addbmm addbmm_", flops=formulas.product(1), lacks=Lack("addmm_cuda", WHOLE)),
-    _row("_addmm_activation", flops=formulas.product(1)),
-    _row("_int_mm _scaled_mm_v2", flops=formulas.product(0)),
+    _row("mm", **_product(0), lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
+    _row("bmm", **_product(0), lacks=Lack("baddbmm_cuda", WHOLE, sparse=of_sparse)),
+    _row("addmm addmm_", **_product(1), lacks=Lack("addmm_cuda", WHOLE, sparse=of_sparse)),
+    _row("baddbmm baddbmm_", **_product(1), lacks=Lack("baddbmm_cuda", WHOLE)),
+    _row("addbmm addbmm_", **_product(1), lacks=Lack("addmm_cuda", WHOLE)),
+    _row("_addmm_activation", **_product(1)),
+    _row("_int_mm _scaled_mm_v2", **_product(0)),
     _row(
         "_weight_int4pack_mm _weight_int4pack_mm_with_scales_and_zeros _weight_int8pack_mm",
         flops=formulas.by_result(0),

@@ -8,6 +8,7 @@ Rules that differ from "reads its inputs, writes its results", with their causes
   matrices in either order.
 - A convolution's bias is added by a kernel of its own; its backward pass is one kernel for each gradient.
 - Batch and group norm in training pass twice over their input, and so do the backward passes of all norms.
+- A product whose matrices have rows that are no multiple of 8 elements reads and writes these in smaller pieces.
 - Attention is one kernel in which the scores never reach the memory, and which skips what a causal mask hides.
 """
 
@@ -31,6 +32,7 @@ class Cost:
     - `flops`: operations, at the `rate` of a number format ("fp16"), or of "depthwise" convolutions;
     - `nbytes`: what is read and written while they are computed, `extra_bytes` what is moved before or after;
     - `strided`: whether memory is read in another order than it is written;
+    - `odd_bytes`: of a product's matrices with rows that are no multiple of 8 elements, which cost more in 16 bits;
     - `steps`: kernels that wait for one another, each of which takes its least time;
     - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0;
     - `by_formula`: whether `flops` are those of a product, a convolution or attention, not one for each element;
@@ -44,6 +46,7 @@ class Cost:
     strided: bool = False
     steps: int = 1
     extra_bytes: int = 0
+    odd_bytes: int = 0
     attention: float = 0.0
     by_formula: bool = False
     modelled: bool = True
@@ -140,6 +143,21 @@ def _rounds(convolution: bool) -> bool:
     if convolution:
         return TORCH.backends.cudnn.conv.fp32_precision == "tf32"
     return torch.backends.cuda.matmul.fp32_precision == "tf32"  # set_float32_matmul_precision sets it as well
+
+
+def product(first: int) -> Callable[..., Cost]:
+    """Return the rule of products of matrices, the first of which stands at this place of the arguments."""
+
+    def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+        odd = sum([one.nbytes for one in (args[first], args[first + 1], *outputs[:1]) if _is_odd(one)])
+        return replace(cost, odd_bytes=odd) if odd else cost
+
+    return rule
+
+
+def _is_odd(matrix: torch.Tensor) -> bool:
+    """Return whether rows of a matrix begin elsewhere than at a multiple of 8 elements: 16 bytes in a 16-bit format."""
+    return any([step % 8 and step > 1 and n > 1 for n, step in zip(matrix.shape, matrix.stride(), strict=True)])
 
 
 def convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
