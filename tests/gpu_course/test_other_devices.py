@@ -15,9 +15,8 @@ from torch.utils._pytree import tree_leaves
 from course_utils import devices
 from gpu_course import lesson05
 from gpu_course.catalogue import registry
-from gpu_course.checks import Edit, WrongAnswer, edges, edit
+from gpu_course.checks import WrongAnswer, edges, edit
 from gpu_course.common import events
-from tests.gpu_course.right_answers import stored
 from tools import notebooks
 
 pytestmark = pytest.mark.skipif(devices.simulated() is None, reason="there is a real GPU beside it")
@@ -72,8 +71,8 @@ STORED = [
     pytest.param(one, answer, id=f"{one.lesson}-{one.name}-{at}")
     for one in registry()
     if one.name in DRAW_IT.split()
-    for at, (name, answer) in enumerate(stored(one))
-    if name != "puts_it_back_in_any_case"  # it says `.double()` on the device, which is wrong there
+    for at, (row, answer) in enumerate(one.stored("right"))
+    if row.name != "puts it back in any case"  # it says `.double()` on the device, which is wrong there
 ]
 
 
@@ -81,12 +80,12 @@ STORED = [
 @pytest.mark.parametrize(("exercise", "answer"), STORED)
 def test_a_stored_right_answer_is_accepted(exercise, answer):
     with without_float64():
-        exercise.examine(answer.of(exercise.reference) if isinstance(answer, Edit) else answer, devices.simulated())
+        exercise.examine(answer, devices.simulated())
 
 
 def test_where_nothing_is_pinned_a_copy_must_not_be_left_running(monkeypatch):
     """A Mac then reads memory that Python has given to the next batch."""
-    monkeypatch.setattr(lesson05, "PINNING", ())
+    monkeypatch.setitem(lesson05.train_epoch.reference.__globals__, "PINNING", ())
     waits = edit("""
         -    can_pin = device.type in ("cuda", "xpu", "sim")  # elsewhere a copy must be done before its source goes
         +    can_pin = False

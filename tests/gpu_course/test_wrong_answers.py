@@ -190,8 +190,10 @@ def stubs(path):
 
 def test_lessons_and_package_have_the_same_exercises():
     in_package = {(exercise.lesson, exercise.name) for exercise in EXERCISES}
-    in_lessons = {(number, name) for number, path in LESSONS.items() for name in stubs(path)}
-    assert in_package == in_lessons != set()
+    cells = [cell.source for path in LESSONS.values() for cell in notebooks.read(path).cells]
+    checked = {(found["lesson"], found["name"]) for found in map(notebooks.CHECK.match, cells) if found}
+    assert in_package == checked != set()
+    assert {name for path in LESSONS.values() for name in stubs(path)} == {name for _, name in checked}
 
 
 def signatures(node):

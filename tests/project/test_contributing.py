@@ -13,7 +13,7 @@ from course_utils import devices
 from gpu_course.checks import Exercise, WrongAnswer, alike, engine
 from tools import notebooks
 
-SAMPLE = notebooks.ROOT / "tests" / "samples" / "new_exercise.py"
+SAMPLE = notebooks.ROOT / "tests" / "samples" / "clip.py"
 PAGES = [notebooks.ROOT / "CONTRIBUTING.md", *sorted((notebooks.ROOT / "docs" / "contributing").glob("*.md"))]
 TEXT = (notebooks.ROOT / "docs" / "contributing" / "exercises.md").read_text(encoding="utf-8")
 
@@ -28,27 +28,28 @@ def load(path: Path) -> Exercise:
 
 
 def test_the_exercise_of_the_text_and_one_written_from_it_name_their_mistakes(tmp_path):
-    (shown,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    (tmp_path / "shown_exercise.py").write_text(shown, encoding="utf-8")
-    (edits,) = re.findall(r"```diff\n(.*?)```", TEXT, re.DOTALL)
-    (tmp_path / "mistakes.diff").write_text(edits, encoding="utf-8")
-    assert len(SAMPLE.read_text(encoding="utf-8").splitlines()) <= 60
+    for name, language in (("double.py", "python"), ("double.diff", "diff")):
+        (shown,) = re.findall(rf"```{language}\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+        (tmp_path / name).write_text(shown, encoding="utf-8")
     (tmp_path / "engine").mkdir()
-    (tmp_path / "engine" / "exercise_of_the_docstring.py").write_text(IMPORTS + in_docstring(), encoding="utf-8")
+    (tmp_path / "engine" / "double.py").write_text(IMPORTS + in_docstring(), encoding="utf-8")
     place = devices.check_devices()[-1]
-    paths = (tmp_path / "shown_exercise.py", SAMPLE, tmp_path / "engine" / "exercise_of_the_docstring.py")
-    for path, count in zip(paths, (3, 3, 1), strict=True):
+    for path, count in ((tmp_path / "double.py", 2), (SAMPLE, 3), (tmp_path / "engine" / "double.py", 0)):
         exercise = load(path)
-        exercise.examine(exercise.reference, devices.check_devices())
+        rights = [answer for _, answer in exercise.stored("right")]
+        for right in (exercise.reference, *(one.answer for one in exercise.alternatives), *rights):
+            exercise.examine(right, devices.check_devices())
         seen = {mistake.name: exercise.recording(mistake, place) for mistake in exercise.mistakes}
         assert len(seen) == count
-        for mistake in exercise.mistakes:
-            with pytest.raises(WrongAnswer, match=re.escape(mistake.name)):
-                exercise.examine(mistake.answer, [place])
-            assert [name for name, notes in seen.items() if alike(notes, seen[mistake.name])] == [mistake.name]
+        wrong = [(mistake.name, mistake.answer) for mistake in exercise.mistakes]
+        for phrase, answer in [*wrong, *((row.name, answer) for row, answer in exercise.stored("wrong"))]:
+            with pytest.raises(WrongAnswer, match=re.escape(phrase)):
+                exercise.examine(answer, [place])
+        for name, notes in seen.items():
+            assert [other for other, others in seen.items() if alike(notes, others)] == [name]
 
 
-IMPORTS = "import torch\n\nfrom gpu_course.checks import Case, edit, lesson\n\n"
+IMPORTS = "import torch\n\nfrom gpu_course.checks import Case, exercise\n\n"
 
 
 def in_docstring() -> str:

@@ -1,4 +1,4 @@
-"""Does a new lesson touch its own files and five others, a new exercise six, and do the gates accept both?"""
+"""Does a new lesson touch its own files and five others, is an exercise three by hand, and do the gates accept both?"""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ NUMBER = (
 LAST = [path.name for path in notebooks.lessons() if notebooks.number(path).isdecimal()][-1]
 OTHERS = {"README.md", "gpu_course/misconceptions.toml", "gpu_course/ways.toml", "notebooks/00_start_here.ipynb"}
 OTHERS |= {f"notebooks/{LAST}"}
-SAMPLE = ROOT / "tests" / "samples" / "new_exercise.py"
+SAMPLES = ROOT / "tests" / "samples"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", "__pycache__", ".*_cache", "workbook", "build", "dist")
 # The tests that look at lessons and exercises from outside, and those of the lesson and of the exercise themselves.
 GATES = [f"tests/notebooks/test_{name}.py" for name in ("notebooks", "plain", "glossary", "storeys", "site")]
@@ -33,33 +33,6 @@ CHOSEN = (
 TEXT = """## Exercise: clip on the device
 
 Write `clip`: about 1 line, 5 minutes, difficulty 1. `clip(tensor([3., -0.5]), 1.0)` returns `tensor([1.0, -0.5])`."""
-STUB = '''def clip(x: torch.Tensor, limit: float) -> torch.Tensor:
-    """Return `x` with every value between -limit and limit, on the device of `x`."""
-    raise NotImplementedError'''
-SLIP = f'''
-[[slips]]
-id = "planted"
-name = "What the planted exercise shows"
-what = "Values are limited on one side, or set to something else."
-mistakes."{NUMBER}.clip" = ["limits from above only", "sets what is too large to 0", "takes the absolute value"]
-'''
-
-# what an exercise of the course has beside: why its check leaves edges out, and right answers in three styles
-MORE = '''
-
-clip.leaves_out("a tensor of a few numbers shows it", "empty permuted scalar single sliced huge not_finite tied tiny")
-clip.leaves_out("the text speaks of floats", "bfloat16 bool complex double half whole")
-clip.leaves_out("a limit is a small number above 0", "limit number_large number_negative number_zero")
-clip.leaves_out("there is one device, and nothing is made anew", "cpu elsewhere default_type")
-clip.alternative("two calls, one for each side", edit("""
-    -    return x.clamp(-limit, limit)
-    +    return x.clamp(max=limit).clamp(min=-limit)
-"""))
-clip.alternative("the function in place of the method", edit("""
-    -    return x.clamp(-limit, limit)
-    +    return torch.clip(x, -limit, limit)
-"""))
-'''
 
 
 def changed(folder: Path, before: Path) -> set[str]:
@@ -113,47 +86,40 @@ def python(copy: Path, *words: str) -> str:
     return done.stdout
 
 
-def plant_exercise(copy: Path) -> None:
-    """Write the exercise of tests/samples into the new lesson, as docs/contributing/exercises.md says."""
+def write_exercise(copy: Path) -> None:
+    """Write by hand what docs/contributing/exercises.md says: the exercise, its answers, and two cells."""
     (path,) = (copy / "notebooks").glob(f"{NUMBER}_*.ipynb")
-    room = copy / "gpu_course" / f"lesson{NUMBER}"
-    module = SAMPLE.read_text(encoding="utf-8").replace('lesson("02")', f'lesson("{NUMBER}")')
-    (room / "clipping.py").write_text(module + MORE, encoding="utf-8")
-    door = (
-        f'"""A question? The exercise of lesson {NUMBER}."""\n\nfrom gpu_course.lesson{NUMBER}.clipping import clip\n'
-    )
-    (room / "__init__.py").write_text(door + '\n__all__ = ["clip"]\n', encoding="utf-8")
+    for name in ("clip.py", "clip.diff"):
+        shutil.copy(SAMPLES / name, copy / "gpu_course" / f"lesson{NUMBER}")
     notebook = notebooks.read(path)
     cells = {cell.id: cell for cell in notebook.cells}
     cells["imports"].source += f", lesson{NUMBER}"
-    cells["first-claim"].source += "\nassert x.clamp(-2, 2).equal(x)"
-    new = nbformat.v4
+    cells["first-claim"].source += "\nassert x.clamp(-2, 2).equal(x)"  # a name that the reference needs
     place = notebook.cells.index(cells["first-claim"]) + 1
-    notebook.cells[place:place] = [
-        new.new_markdown_cell(TEXT, id="clip-text"),
-        new.new_code_cell(STUB, id="clip"),
-        new.new_code_cell(f"clip = lesson{NUMBER}.clip.check(clip)", id="clip-check"),
-    ]
-    title = cells["title"]
-    title.source = title.source.replace("10 minutes · 0 exercises", "15 minutes · 1 exercise")
-    notebooks.write(path, notebooks.canonical(notebook))
-    with (copy / "gpu_course" / "misconceptions.toml").open("a", encoding="utf-8") as file:
-        file.write(SLIP)
-    python(copy, "-m", "tools.notebooks", "--fix")
-    python(copy, "-m", "tools.notebooks", "--execute", f"notebooks/{path.name}", "notebooks/00_start_here.ipynb")
+    check = f"clip = lesson{NUMBER}.clip.check(clip)"
+    notebook.cells[place:place] = [nbformat.v4.new_markdown_cell(TEXT), nbformat.v4.new_code_cell(check)]
+    nbformat.write(notebook, path)
 
 
 @pytest.mark.slow
-def test_a_new_lesson_touches_five_other_files_and_an_exercise_six_and_all_gates_accept_them(tmp_path):
-    copy, lesson = tmp_path / "copy", tmp_path / "lesson"
+def test_a_new_lesson_touches_others_and_an_exercise_is_three_files_by_hand_and_all_gates_accept_them(tmp_path):
+    copy, lesson, hand = tmp_path / "copy", tmp_path / "lesson", tmp_path / "hand"
     shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
     python(copy, "-m", "tools.notebooks", "--new", "One more")
     readme = copy / "README.md"
     readme.write_text(readme.read_text(encoding="utf-8").replace("| … |", "| clip values |"), encoding="utf-8")
     assert {name for name in changed(copy, ROOT) if not own(name)} == OTHERS
     shutil.copytree(copy, lesson, ignore=LEFT_OUT)
-    plant_exercise(copy)
-    touched = changed(copy, lesson)
-    assert len(touched) == 6 and OTHERS - touched == {f"notebooks/{LAST}"}, touched
+    write_exercise(copy)
+    assert len(changed(copy, lesson)) == 3
+    shutil.copytree(copy, hand, ignore=LEFT_OUT)
+    said = python(copy, "-m", "tools.notebooks", "--fix")
+    (path,) = (copy / "notebooks").glob(f"{NUMBER}_*.ipynb")
+    assert f"notebooks/{path.name} has changed:" in said and "15 minutes · 1 exercise" in said
+    written = changed(copy, hand)
+    assert {f"gpu_course/lesson{NUMBER}/__init__.py", "README.md", "notebooks/00_start_here.ipynb"} <= written
+    assert all(name in said for name in written), said
+    assert "has changed" not in python(copy, "-m", "tools.notebooks", "--fix")
+    python(copy, "-m", "tools.notebooks", "--execute", f"notebooks/{path.name}", "notebooks/00_start_here.ipynb")
     said = python(copy, "-m", "pytest", "-v", "-p", "no:cacheprovider", *GATES, "-k", CHOSEN)
     assert f"Test{NUMBER}-clip" in said and f"test_lesson[{NUMBER}_one_more" in said and " passed" in said
