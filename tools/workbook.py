@@ -51,7 +51,7 @@ def _bare(path: Path, drawings: bool = False) -> bytes:
     With `drawings`, those that a cell shows stay: the lesson opens with them.
     """
     try:
-        notebook = json.loads(path.read_bytes())
+        notebook = json.loads(path.read_bytes().replace(b"](../docs/", b"](docs/"))  # JupyterLab's root is workbook/
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 kept = cell["outputs"] if drawings and "drawings.show(" in "".join(cell["source"]) else []
@@ -90,11 +90,11 @@ def _read(record: Path) -> dict[str, str]:
 
 
 def prepare(lessons: Path, workbook: Path) -> Update:
-    """Copy every lesson that has no copy yet, without outputs but drawings; never write over one. Programs follow.
+    """Copy every lesson that has no copy yet, without outputs but drawings; never write over one.
 
-    The hash of each lesson as it was copied, outputs left out, is kept in `workbook/.copied.json`; where it is lost or
-    damaged, a copy that differs from its lesson counts as taken from an older lesson once, and is remembered from
-    then on.
+    Programs and the card of symptoms follow, and links to the card lead to its copy. The hash of each lesson as it was
+    copied, outputs left out, is kept in `workbook/.copied.json`; where it is lost or damaged, a copy that differs from
+    its lesson counts as taken from an older lesson once, and is remembered from then on.
     """
     if not lessons.is_dir():
         raise ValueError(f"lessons: {lessons} is no folder; expected the course's notebooks/")
@@ -109,12 +109,11 @@ def prepare(lessons: Path, workbook: Path) -> Update:
             copied.append(lesson.name)
         elif known.setdefault(lesson.name, now if _hash(copy) == now else "") != now:
             newer.append(lesson.name)
-    if (lessons / "programs").is_dir():
-        for program in sorted((lessons / "programs").glob("*.*")):
-            target = workbook / "programs" / program.name
-            if not target.exists():
-                target.parent.mkdir(exist_ok=True)
-                shutil.copyfile(program, target)
+    for beside in (*lessons.glob("programs/*.*"), *lessons.parent.glob("docs/what_is_wrong.*")):
+        target = workbook / beside.parent.name / beside.name
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(beside, target)
     temporary = record.with_suffix(".tmp")
     temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     temporary.replace(record)

@@ -22,6 +22,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
+from traitlets.config import Config
 
 import simgpu
 from course_utils import explain as module
@@ -542,7 +543,7 @@ def test_an_error_of_a_simulated_kernel_names_the_index_and_the_way_out(sim):
 
 
 def test_a_notebook_explains_the_last_error_and_each_one_only_when_asked(capsys):
-    shell = InteractiveShell()
+    shell = InteractiveShell(config=Config(HistoryManager={"enabled": False}))
     module.load_ipython_extension(shell)
     wrong = "import torch; torch.ones(2).view(3)"
     shell.run_cell(wrong)

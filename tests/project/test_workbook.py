@@ -75,6 +75,18 @@ def test_the_settings_of_jupyterlab_are_such_as_its_schemas_know():
         jsonschema.validate(settings, json.loads(schema.read_text(encoding="utf-8")))
 
 
+def test_the_card_of_symptoms_follows_and_links_to_it_lead_to_its_copy(folders):
+    card = folders[0].parent / "docs" / "what_is_wrong.pdf"
+    card.parent.mkdir()
+    card.write_bytes(b"card")
+    cell = {"cell_type": "markdown", "source": ["[a card](../docs/what_is_wrong.pdf)"]}
+    (folders[0] / "11_a.ipynb").write_text(json.dumps({"cells": [cell], "metadata": {}}), encoding="utf-8")
+    workbook.prepare(*folders)
+    assert "](docs/what_is_wrong.pdf)" in (folders[1] / "11_a.ipynb").read_text(encoding="utf-8")
+    assert (folders[1] / "docs" / card.name).read_bytes() == b"card"
+    assert workbook.prepare(*folders) == workbook.Update((), ())
+
+
 def test_programs_and_job_scripts_follow_the_lessons(folders):
     programs = folders[0] / "programs"
     (programs / "__pycache__").mkdir(parents=True)
