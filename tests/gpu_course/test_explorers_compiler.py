@@ -35,10 +35,11 @@ def test_kernels_and_bytes_are_those_that_the_compiler_says(product):
     assert len(said.kernels) == fused.kernels and said.nbytes == fused.nbytes
 
 
-def test_over_all_settings_fusing_never_loses_and_the_longer_time_is_the_whole():
+def test_over_all_settings_only_the_host_makes_fusing_lose_and_the_longer_time_is_the_whole():
     for setting in settings(fusion.explore()):
         one = fusion.fusion(**setting)
-        assert one.gain >= 1 and one.fused.kernels <= one.separate.kernels and one.fused.nbytes <= one.separate.nbytes
+        assert one.gain >= 1 or one.fused.launch_s > one.separate.total_s
+        assert one.fused.kernels <= one.separate.kernels and one.fused.nbytes <= one.separate.nbytes
         for way in (one.separate, one.fused):
             assert way.total_s == max(way.launch_s, way.memory_s + way.product_s)
         assert one.fused.launches == 1 or not setting["graph"]
@@ -48,10 +49,9 @@ def test_a_chain_gains_as_many_times_as_it_has_operators_on_any_gpu_and_a_produc
     for gpu in ("T4", "H100 SXM"):
         assert found(operators=8, rows=16384, gpu=gpu).gain == pytest.approx(8)
     assert 1 < found(operators=8, rows=4096, product=END).gain < 2
-    assert (
-        found(rows=1, operators=16, product=MIDDLE, gpu="H100 SXM", graph=True).gain
-        > found(rows=1, operators=16, product=MIDDLE, gpu="H100 SXM").gain
-    )
+    assert found(operators=1, rows=1).gain < 1  # entering a graph takes the host longer than one operator
+    captured, launched = (found(rows=1, operators=16, product=MIDDLE, graph=how).fused for how in (True, False))
+    assert captured.launches < launched.launches and captured.launch_s > launched.launch_s  # there are three to save
 
 
 def test_the_picture_has_the_bytes_and_the_times():

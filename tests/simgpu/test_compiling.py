@@ -246,3 +246,29 @@ def test_a_program_of_the_cpu_is_compiled_as_ever(device):
     seen = []
     torch.compile(lambda x: x + 1, backend=lambda graph, inputs: seen.append(inputs) or graph.forward)(torch.ones(2))
     assert type(seen[0][0]) is torch.Tensor
+
+
+def _in_four_graphs(x):
+    y = x + 1
+    torch._dynamo.graph_break()
+    y = y * 2
+    torch._dynamo.graph_break()
+    y = y - 1
+    torch._dynamo.graph_break()
+    return y * 3
+
+
+@pytest.mark.parametrize(("function", "gains"), [
+    (lambda x: x + 1, False), (lambda x: (x + 1) * 2, True), (lambda x: ((x + 1) * 2 - 1) * 3, True),
+    (_in_four_graphs, False),
+])  # fmt: skip
+def test_entering_a_graph_takes_the_host_so_long_that_breaks_lose(device, function, gains):
+    x, compiled = torch.ones(64, device=device), torch.compile(function)
+    with torch.no_grad():
+        compiled(x)
+        times_ns = []
+        for one in (function, compiled):
+            with simgpu.timeline() as seen:
+                one(x)
+            times_ns.append(seen.total_ns)
+    assert (times_ns[1] < times_ns[0]) is gains

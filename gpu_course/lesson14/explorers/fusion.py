@@ -12,9 +12,11 @@ __all__ = ["PRODUCTS", "WIDTH", "Fusion", "explore", "fusion"]
 WIDTH = 4096  # numbers in a row: a product is (rows, WIDTH) by (WIDTH, WIDTH)
 NUMBER_BYTES = 2  # float16
 PRODUCTS = ("no product", "a product at the end", "a product in the middle")
-OPERATOR_S, PRODUCT_S, KERNEL_S = (
-    simgpu.hosts.DEFAULT.price_ns(name) * 1e-9 for name in ("light", "library", "launch")
-)  # of the host: for an element-wise operator, for a product, for a kernel without an operator around it
+OPERATOR_S, PRODUCT_S, KERNEL_S, ENTER_S, INPUT_S, TREE_S, NODE_S = (
+    simgpu.hosts.DEFAULT.price_ns(name) * 1e-9
+    for name in ("light", "library", "launch", "graph", "guard", "graph tree", "graph node")
+)  # of the host: for an element-wise operator, for a product, for a kernel without an operator around it; for entering
+# a compiled graph, for each of its inputs, and if it is a CUDA graph besides, and for each of its kernels
 _KINDS = "memory", "product", "launch"
 
 
@@ -68,10 +70,11 @@ def fusion(*, operators: int, rows: int, product: str, gpu: str, graph: bool) ->
 
     separate = way(operators, operators + has_product, operators * OPERATOR_S + has_product * PRODUCT_S)
     # generated code calls the library for a product, without autograd around it
+    enter_s = ENTER_S + (1 + has_product) * INPUT_S
     fused = (
-        way(pieces, 1, KERNEL_S)
+        way(pieces, 1, enter_s + TREE_S + KERNEL_S + (pieces + has_product) * NODE_S)
         if graph
-        else way(pieces, pieces + has_product, pieces * KERNEL_S + has_product * OPERATOR_S)
+        else way(pieces, pieces + has_product, enter_s + pieces * KERNEL_S + has_product * OPERATOR_S)
     )
     return Fusion(operators, gpu, separate, fused)
 
@@ -86,7 +89,8 @@ def describe(found: Fusion) -> str:
         f"compiled, {_kernels(fused)} move {plots.bytes_text(fused.nbytes)} in {plots.seconds_text(fused.total_s)}, "
         f"with {fused.launches} launch{'es' if fused.launches > 1 else ''}: {found.gain:.2f} times as fast. What then "
         f"takes longest: {longest}. Predicted from the data sheet of the {found.gpu}, for a host that "
-        f"needs {OPERATOR_S * 1e6:.0f} µs to launch an operator, and {KERNEL_S * 1e6:.0f} µs for a compiled kernel."
+        f"needs {OPERATOR_S * 1e6:.0f} µs to launch an operator, and {KERNEL_S * 1e6:.0f} µs for a compiled kernel, "
+        f"{ENTER_S * 1e6:.0f} µs to enter what was compiled, as a CUDA graph {TREE_S * 1e6:.0f} µs more."
     )
 
 

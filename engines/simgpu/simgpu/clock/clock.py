@@ -18,7 +18,9 @@ from simgpu.machine.hosts import CLASSES, KINDS, class_of
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
 
-HOST_ONLY_WORK = ("view", "node", "accumulate")  # host work that enqueues no kernel
+HOST_ONLY_WORK = (  # host work that enqueues no kernel
+    "view", "node", "accumulate", "graph", "guard", "recorded graph", "graph tree", "graph node",
+)  # fmt: skip
 _FAILED = (
     "error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
     "index out of range. Kernels run later than the line that starts them, so the line of this error may be the wrong "
@@ -184,7 +186,7 @@ class Clock(Meter):
         return price_ns + cost.tensors * self._prices_ns["tensor of a list"] if cost.tensors else price_ns
 
     def called(self, kind: str, times: int = 1) -> None:
-        """Charge the host for `HOST_ONLY_WORK`: a view, a node of autograd, the addition of a gradient."""
+        """Charge the host for `HOST_ONLY_WORK`: a view, a node of autograd, a call of a compiled graph."""
         length_ns = self.called_ns.get(kind, 0)
         if self.quiet:
             return

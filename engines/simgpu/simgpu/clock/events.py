@@ -60,6 +60,7 @@ class Graph:
     work: tuple[Captured, ...]
     phase: str
     line: str
+    calls: tuple[tuple[str, int], ...] = ()  # as those of `Kernel`
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,15 +161,13 @@ class Log:
 
     # ---- operations ----------------------------------------------------------------------------------------------
     def kernel(self, stream: tuple[int, int], name: str, cost: Cost) -> int:
-        calls = tuple(self._calls.items())
-        self._calls.clear()
-        return self._add(Kernel(self._number, stream, name, cost, self._phase(), places.place(), calls))
+        return self._add(Kernel(self._number, stream, name, cost, self._phase(), places.place(), self._called()))
 
     def copy(self, stream: tuple[int, int], direction: str, nbytes: int, pinned: bool) -> int:
         return self._add(Copy(self._number, stream, direction, nbytes, pinned, places.place()))
 
     def graph(self, stream: tuple[int, int], work: Sequence[Captured]) -> int:
-        return self._add(Graph(self._number, stream, tuple(work), self._phase(), places.place()))
+        return self._add(Graph(self._number, stream, tuple(work), self._phase(), places.place(), self._called()))
 
     def message(
         self, stream: tuple[int, int], queue: Queue, operator: str, name: str, kind: str, nbytes: int, most_bytes: int,
@@ -184,6 +183,12 @@ class Log:
     def called(self, kind: str, times: int = 1) -> None:
         """Note that the host did what queues nothing, one of `clock.HOST_ONLY_WORK`; the next operator has it."""
         self._calls[kind] += times
+
+    def _called(self) -> tuple[tuple[str, int], ...]:
+        """Return what was called since the last operator, and count anew."""
+        calls = tuple(self._calls.items())
+        self._calls.clear()
+        return calls
 
     def _add(self, event: Operation) -> int:
         self.events.append(event)

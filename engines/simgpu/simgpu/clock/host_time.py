@@ -37,6 +37,7 @@ def _asked(event: Event) -> Iterator[tuple[str, int]]:
             yield "copy", 1
         case Graph():
             yield "launch", 1
+            yield from event.calls
         case Message():
             yield "library", 1
         case _:

@@ -90,13 +90,13 @@ class _Player:
         clock.streams[index] = number
         match event:
             case Kernel():
-                for kind, times in event.calls:
-                    clock.called(kind, times)
+                self._call(event.calls)
                 clock.kernel(index, event.name, event.cost, event.phase)
                 return clock.free_ns[event.stream]
             case Copy():
                 return clock.copy(index, event.direction, event.nbytes, pinned=event.pinned, blocking=False)
             case Graph():
+                self._call(event.calls)
                 clock.replay(index, [self._priced(captured) for captured in event.work])
                 return clock.free_ns[event.stream]
             case Message():
@@ -105,6 +105,10 @@ class _Player:
                 return clock.exchange(*parts, most_bytes=event.most_bytes, index=index)
             case Mark():
                 return clock.queue_ns(index, number)
+
+    def _call(self, calls: Iterable[tuple[str, int]]) -> None:
+        for kind, times in calls:
+            self.clock.called(kind, times)
 
     def _end(self, number: float) -> int:
         """Return when an operation ended. What stands for several has the number of the last of them."""

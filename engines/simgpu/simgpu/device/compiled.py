@@ -44,10 +44,19 @@ class CompiledKernel:
 
 @dataclass(frozen=True)
 class CompiledGraph:
-    """A graph that PyTorch found, with its kernels, or in `error` why they are not known."""
+    """A graph that PyTorch found, with its kernels, or in `error` why they are not known.
+
+    `inputs` is how many tensors it takes, parameters among them.
+    """
 
     kernels: tuple[CompiledKernel, ...]
     error: str = ""
+    inputs: int = 0
+
+    @property
+    def passes(self) -> tuple["GraphPass", "GraphPass"]:
+        """Its forward and its backward pass."""
+        return GraphPass(self, False), GraphPass(self, True)
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,18 @@ class GraphPass:
     @property
     def kernels(self) -> tuple[CompiledKernel, ...]:
         return tuple(kernel for kernel in self.graph.kernels if kernel.backward is self.backward)
+
+    def calls(self, captured: bool = False) -> tuple[tuple[str, int], ...]:
+        """Return what the host does besides launching the kernels, as classes of `hosts.CLASSES` and how often.
+
+        `captured` kernels are one CUDA graph.
+        """
+        recorded = any(kernel.backward for kernel in self.graph.kernels)
+        calls = {
+            "graph": not self.backward, "guard": 0 if self.backward else self.graph.inputs, "recorded graph": recorded,
+            "graph tree": captured, "graph node": len(self.kernels) if captured else 0,
+        }  # fmt: skip
+        return tuple((kind, int(times)) for kind, times in calls.items() if times)
 
 
 @dataclass(frozen=True)
@@ -187,7 +208,7 @@ class _Run:
         """Run a graph, uncompiled."""
         self.graphs.append(kernels_of(graph, inputs))
         self.breaks.extend(break_of(graph))
-        forward, backward = (GraphPass(self.graphs[-1], part) for part in (False, True))
+        forward, backward = self.graphs[-1].passes
         self._begins(forward)
         result = graph.forward(*inputs)
         if backward.kernels:
@@ -261,7 +282,8 @@ def kernels_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> CompiledGr
         lowered = inductor.lower(graph, inputs, next(iter(formats), None))
     except Exception as error:  # of the inside of PyTorch's compiler, which may raise anything
         return CompiledGraph((), f"{type(error).__name__}: {error}".strip().splitlines()[0])
-    return CompiledGraph(tuple(_kernel(one) for one in lowered if _is_kernel(one)))
+    tensors = sum(isinstance(one, torch.Tensor) for one in inputs)
+    return CompiledGraph(tuple(_kernel(one) for one in lowered if _is_kernel(one)), inputs=tensors)
 
 
 def _kinds() -> list[str]:

@@ -83,20 +83,20 @@ class _Graph:
         self._known: dict[Any, compiled.CompiledGraph] = {}  # by what the inputs are like
 
     def __call__(self, *inputs: Any) -> Any:
-        kernels = self._kernels(inputs)
-        if not kernels:
+        graph = self._compiled(inputs)
+        if not graph.kernels:
             return self._graph.forward(*inputs)
         index = next((one._index for one in inputs if isinstance(one, SimTensor)), state.world.current)
-        forward, backward = ([one for one in kernels if one.backward is part] for part in (False, True))
+        forward, backward = graph.passes
         self._charge(index, forward)
         with state.world.clock.charged():
             result = self._graph.forward(*inputs)
-        if backward:
+        if backward.kernels:
             charge = functools.partial(self._charge, index, backward)
             before_backward(result, inputs, charge, state.world.clock)
         return result
 
-    def _kernels(self, inputs: Sequence[Any]) -> tuple[compiled.CompiledKernel, ...]:
+    def _compiled(self, inputs: Sequence[Any]) -> compiled.CompiledGraph:
         formats = tuple(
             torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in (device_kind.kind, "sim")
         )
@@ -111,15 +111,17 @@ class _Graph:
                     f"a compiled graph is charged as if it were not compiled, its kernels are not known: {graph.error}"
                 )
                 warnings.warn(words, stacklevel=3)
-        return self._known[key].kernels
+        return self._known[key]
 
-    def _charge(self, index: int, kernels: Sequence[compiled.CompiledKernel]) -> None:
+    def _charge(self, index: int, part: compiled.GraphPass) -> None:
         clock = state.world.clock
+        for kind, times in part.calls(self._captured):
+            clock.called(kind, times)
         if not self._captured:
-            for kernel in kernels:
+            for kernel in part.kernels:
                 clock.kernel(index, kernel.name, kernel.cost)
             return
-        rated = [(one, *clock.rates.kernel(one.cost)) for one in kernels]
+        rated = [(one, *clock.rates.kernel(one.cost)) for one in part.kernels]
         clock.replay(index, [Captured(index, one.name, "compute", ns, one.cost, bound) for one, ns, bound in rated])
 
 

@@ -64,9 +64,9 @@ class Compiler:
     def _note(self, order: Sequence[GraphPass | Kernel]) -> None:
         log, stream = self._recorder.log, self._recorder.stream
         for one in order:
+            for kind, times in one.calls if isinstance(one, Kernel) else one.calls(self._captured):
+                log.called(kind, times)
             if isinstance(one, Kernel):
-                for kind, times in one.calls:
-                    log.called(kind, times)
                 log.kernel(stream, one.name, one.cost)
             elif self._captured:
                 log.graph(stream, [Captured(0, kernel.name, "compute", 0, kernel.cost, "") for kernel in one.kernels])

@@ -358,15 +358,20 @@ def _with_graphs(events: Sequence[Event]) -> list[Event]:
         kernels = [event for event in run if isinstance(event, Kernel)]
         if len(kernels) > 1:
             work = tuple(Captured(stream[0], event.name, "compute", 0, event.cost, "") for event in kernels)
-            changed.append(Graph(kernels[-1].number, stream, work, phase, kernels[0].line))
+            calls = ("graph", 1), ("graph tree", 1), ("graph node", len(kernels))
+            changed.append(Graph(kernels[-1].number, stream, work, phase, kernels[0].line, calls))
         else:
             changed += run
     return changed
 
 
 def _with_bare_launches(events: Sequence[Event]) -> list[Event]:
-    """Let each kernel be launched without an operator around it."""
-    return [_bare(event) if isinstance(event, Kernel) else event for event in events]
+    """Let each kernel be launched without an operator around it, and those of a phase be one compiled graph."""
+    changed: list[Event] = []
+    for (of_kernels, *_), group in groupby(events, _launched_with):
+        run = [_bare(event) if isinstance(event, Kernel) else event for event in group]
+        changed += [replace(run[0], calls=(("graph", 1),)), *run[1:]] if of_kernels else run
+    return changed
 
 
 def _bare(event: Kernel) -> Kernel:

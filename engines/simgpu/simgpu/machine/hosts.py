@@ -35,12 +35,18 @@ CLASSES = (
     "view",  # what changes only shape and strides
     "node",  # of autograd's backward pass, around its operators
     "accumulate",  # a gradient that is added to a parameter's
+    "graph",  # entering a compiled graph: Dynamo's lookup, the wrapper of its code
+    "guard",  # each input of a compiled graph, parameters among them: what is checked of it
+    "recorded graph",  # the node of autograd around a compiled graph, and entering its backward pass
+    "graph tree",  # entering a compiled graph that is captured as a CUDA graph, besides
+    "graph node",  # each kernel of such a graph when it is launched
 )
 PARTS = {  # in which report and table tell of them
     "operators": ("library", "light", "cast", "library backward", "light backward", "copy", "launch"),
     "optimizer": ("optimizer", "tensor of a list"),
     "autograd": ("node", "accumulate"),
     "views": ("view",),
+    "compiled graphs": ("graph", "guard", "recorded graph", "graph tree", "graph node"),
 }
 _SLOWEST_US = 5_000  # no host is as slow: those of traces take 35 to 230
 _FEW = 100  # operators of a trace: a single step of a small model has as many

@@ -267,7 +267,7 @@ def _elsewhere() -> Generator[None]:
 
 
 # ---- events -------------------------------------------------------------------------------------------------------
-_Launched = CompiledKernel | Kernel  # by a graph, or by an operator that stays uncompiled
+_Launched = tuple[CompiledKernel | Kernel, tuple[tuple[str, int], ...]]  # with what the host does before it
 
 
 def _with_kernels(events: Sequence[Event], calls: Sequence[_Call], compiled: dict[str, Compiled]) -> list[Event]:
@@ -291,9 +291,9 @@ def _by_graph(order: Sequence[GraphPass | Kernel]) -> list[list[_Launched]]:
     parts: list[list[_Launched]] = [[]]
     for one in order:
         if isinstance(one, GraphPass):
-            parts.append(list(one.kernels))
+            parts.append([(kernel, () if index else one.calls()) for index, kernel in enumerate(one.kernels)])
         else:
-            parts[-1].append(one)
+            parts[-1].append((one, one.calls))
     return parts if parts[0] else parts[1:]
 
 
@@ -352,6 +352,6 @@ def _as_events(kernels: Sequence[_Launched], last: Kernel) -> list[Kernel]:
     """Return the events of compiled kernels; the last of them has the number of the last that they stand for."""
     numbers = [last.number - 1 + (index + 1) / len(kernels) for index in range(len(kernels))]
     return [
-        replace(last, number=number, name=one.name, cost=one.cost, calls=getattr(one, "calls", ()))
-        for number, one in zip(numbers, kernels, strict=True)
+        replace(last, number=number, name=one.name, cost=one.cost, calls=calls)
+        for number, (one, calls) in zip(numbers, kernels, strict=True)
     ]
