@@ -239,7 +239,7 @@ def clean_outputs(cell: NotebookNode) -> list[NotebookNode]:
             sizes = {mime: it for mime, it in output.metadata.items() if mime in output.data and "width" in it}
             output.metadata = nbformat.from_dict(sizes)  # a picture is shown smaller than it is drawn
             if output.output_type == "execute_result":
-                output.execution_count = cell.execution_count
+                output.execution_count = None
             if not output.data:
                 continue
         kept.append(output)
@@ -262,7 +262,7 @@ def canonical(notebook: NotebookNode) -> str:
         taken.add(cell.id)
         if cell.cell_type == "code":
             cell.outputs = clean_outputs(old)
-            cell.execution_count = old.get("execution_count")
+            cell.execution_count = None  # a cell in the middle would number all below it anew
         cells.append(cell)
     metadata = nbformat.from_dict({**ON_COLAB, "kernelspec": KERNELSPEC})
     made = NotebookNode(cells=cells, metadata=metadata, nbformat=4, nbformat_minor=5)
@@ -375,12 +375,9 @@ def execute(path: Path, before: dict[str, NotebookNode]) -> str:
     """
     source = nbformat.reads(canonical(read(path)), as_version=4)
     executed = run(source)
-    count = 0
     for cell in executed.cells:
         if cell.cell_type != "code":
             continue
-        count += 1
-        cell.execution_count = count
         old = before.get(cell.id)
         if "nbval-ignore-output" in cell.metadata.get("tags", []) and old and old.outputs and old.source == cell.source:
             cell.outputs = copy.deepcopy(old.outputs)
