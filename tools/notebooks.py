@@ -507,10 +507,10 @@ def _readme(text: str) -> str:
 
 def with_rules(guide: str) -> str:
     """Return the guide to one's own program with a row for each rule of the report."""
-    from simgpu.reports.rules import RULES  # not above: it loads PyTorch
+    import simgpu  # not above: it loads PyTorch
 
     costs = {"result": "results", "time": "time", "memory": "memory"}
-    rows = [f"| `{code}` | {costs[rule.about]} | {rule.seen} | {rule.cure} |" for code, rule in RULES.items()]
+    rows = [f"| `{code}` | {costs[rule.about]} | {rule.seen} | {rule.cure} |" for code, rule in simgpu.RULES.items()]
     head, _, tail = guide.partition("| code | costs |")
     columns, line, *below = tail.splitlines(keepends=True)
     rest = itertools.dropwhile(lambda row: row.startswith("| `"), below)

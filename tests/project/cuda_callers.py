@@ -8,6 +8,7 @@ import contextlib
 import io
 import json
 import linecache
+import os
 import runpy
 import sys
 from importlib.machinery import ModuleSpec
@@ -17,7 +18,19 @@ from unittest import mock
 
 from tests.project import cuda_branches
 
-CALLERS = ("description", "report", "memory", "formats", "answer", "resuming", "allocator", "ddp", "fsdp", "layer_norm")
+CALLERS = (
+    "description",
+    "report",
+    "memory",
+    "formats",
+    "answer",
+    "resuming",
+    "allocator",
+    "ddp",
+    "evening",
+    "fsdp",
+    "layer_norm",
+)
 
 
 def description(folder: Path) -> None:
@@ -100,6 +113,13 @@ def ddp(folder: Path) -> None:
     _program(folder, "train_ddp.py", "--epochs", "1", "--batch", "256", "--every", "100")
 
 
+def evening(folder: Path) -> None:
+    """The program of lesson 00b, as the only process that torchrun started."""
+    one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    with mock.patch.dict(os.environ, one | {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}):
+        _program(folder, "train.py", "--epochs", "1", "--samples", "256")
+
+
 def fsdp(folder: Path) -> None:
     """The program of lesson 10, one process."""
     _program(folder, "train_fsdp.py", "--steps", "1", "--batch", "2")
@@ -127,7 +147,7 @@ def _program(folder: Path, name: str, *options: str) -> None:
     with contextlib.redirect_stdout(said):
         runpy.run_path(str(folder / "notebooks" / "programs" / name), run_name="__main__")
     sys.argv = arguments
-    assert "device cuda" in said.getvalue(), said.getvalue()
+    assert "cuda" in said.getvalue(), said.getvalue()
 
 
 def main(folder: Path, ran: Path) -> None:

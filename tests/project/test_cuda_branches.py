@@ -56,6 +56,10 @@ TAKEN_BY = {  # the branches of packages and programs, by the function of `cuda_
         *(f"train_ddp.py.join: use_cuda{again}" for again in ("", " #2", " #3")),
         "train_ddp.py.train: device.type == 'cuda'",
     ],
+    "evening": [
+        "train.py.join: torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks",
+        "train.py.format_for: device.type not in ('cuda', 'xpu') else",
+    ],
     "fsdp": [
         *(f"train_fsdp.py.join: use_cuda{again}" for again in ("", " #2", " #3", " #4")),
         "train_fsdp.py.sharded: mesh.device_type == 'cuda'",

@@ -37,6 +37,7 @@ What others may use is in `__all__`: functions, classes, and nine modules whose 
 Everything else, and every name that begins with an underscore, is inside: it may change without notice.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from simgpu.accounting import ledger
@@ -78,10 +79,12 @@ from simgpu.reports.current import report, step
 
 if TYPE_CHECKING:
     from simgpu.reports.forms import Report
+    from simgpu.reports.rules import RULES
 
 __all__ = [
-    "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "Cluster", "ClusterTimeline", "Compiled", "CompiledForecast", "CompiledGraph",
-    "CompiledKernel", "Costs", "ErrorBar", "Evidence", "Face", "Forecast", "Gap", "GraphBreak", "GraphPass", "Host",
+    "AT_PEAK", "CHILD_LIMIT_S", "LINKS", "RULES", "Cluster", "ClusterTimeline", "Compiled", "CompiledForecast",
+    "CompiledGraph", "CompiledKernel", "Costs", "ErrorBar", "Evidence", "Face", "Forecast", "Gap", "GraphBreak",
+    "GraphPass", "Host",
     "Link", "Machine", "Memory", "MemoryForecast", "RaceError", "Rates", "Record", "Report", "Settings", "Share",
     "TimeForecast", "Timeline", "Unavailable", "bytes_text", "clock_ms", "collectives", "compiled", "composite",
     "configure", "cuda", "disable", "enable", "enabled", "error_bar", "evidence", "flops", "forecast", "forgive",
@@ -96,11 +99,12 @@ __all__ = [
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed
 
 
-def __getattr__(name: str) -> Any:
-    """Import `Report` when it is first asked for: with all that makes one it would be a third of this import."""
-    if name != "Report":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from simgpu.reports.forms import Report
+_LATE = {"Report": "simgpu.reports.forms", "RULES": "simgpu.reports.rules"}
 
-    globals()[name] = Report
-    return Report
+
+def __getattr__(name: str) -> Any:
+    """Import what makes reports when it is first asked for: it would be a third of this import."""
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = getattr(importlib.import_module(_LATE[name]), name)
+    return globals()[name]

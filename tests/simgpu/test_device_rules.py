@@ -4,22 +4,12 @@ import pytest
 import torch
 
 import simgpu
-from benchmarks import device_rules
 from simgpu.ground import device_kind
 from simgpu.machine import kernels_of_kinds
 
-pytestmark = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
+device_rules = pytest.importorskip("benchmarks.device_rules")  # which an engine installed alone has not
 RULES = [rule for kind in ("mps", "xpu") for rule in device_rules.read(kind)]
 HERE = [rule for rule in RULES if not (rule.alone or rule.environment)]
-
-
-@pytest.fixture(autouse=True)
-def _two_gpus():
-    """Let there be simulated GPUs around each face, as many as other tests have."""
-    simgpu.enable()
-    yield
-    torch.set_default_device(None)
-    simgpu.reset()
 
 
 @pytest.fixture
