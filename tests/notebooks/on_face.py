@@ -54,7 +54,16 @@ NOT_TAKEN = {  # branches that no run on the face can take, and why
 KINDS = ("cuda", "mps", "xpu")
 _HOST = "a CPU computes here in place of the device, and the lesson times it"
 OF_KIND = {  # the same of the other kinds: cells left out, cells that may fail, and branches that are not taken
-    kind: ({}, {"01": {"latency-cell": _HOST}, "03": {"roofline-here": _HOST}, "05": {"bound": _HOST}}, {})
+    kind: (
+        {},
+        {
+            "01": {"latency-cell": _HOST},
+            "03": {"roofline-here": _HOST},
+            "05": {"bound": _HOST},
+            "13": {"tests-run": "the child that runs the tests has this face already, and asks for CUDA's"},
+        },
+        {},
+    )
     for kind in ("mps", "xpu")
 }
 
