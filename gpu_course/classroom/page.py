@@ -10,7 +10,7 @@ import html
 from collections.abc import Iterable
 
 from gpu_course import catalogue, exam, look, misconceptions
-from gpu_course.checks import OTHER
+from gpu_course.checks import OTHER, beside
 from gpu_course.classroom.people import Class, Person
 from gpu_course.classroom.table import begun
 
@@ -149,7 +149,7 @@ def _cell(person: Person, key: tuple[str, str]) -> str:
 
 def _mistakes(people: list[Person]) -> str:
     """Return a table of the mistakes that most people made; those of one exercise without a name count together."""
-    known = {(found.lesson, found.name) for found in catalogue.registry()}
+    known = {(found.lesson, found.name): found for found in catalogue.registry()}
     made: dict[tuple[str, str, str], list[int]] = {}
     for person in people:
         for each, count in person.tries.items():
@@ -158,15 +158,10 @@ def _mistakes(people: list[Person]) -> str:
     order = sorted(made, key=lambda each: (each[2] == OTHER, -len(made[each]), -sum(made[each]), each))[:_MOST]
     if not order:
         return ""
-    beliefs = {
-        (name, mistake): one.name
-        for one in [*misconceptions.every(), *misconceptions.slips()]
-        for name, named in one.mistakes.items()
-        for mistake in named
-    }
     rows = []
     for each in order:
-        belief = beliefs.get((f"{each[0]}.{each[1]}", each[2]), "")
+        ids = {row.name: row.belief for row in beside(known[each[:2]].reference).rows if row.belief}
+        belief = misconceptions.get(ids[each[2]]).name if each[2] in ids else ""
         texts = (f"{each[0]} {each[1]}", each[2], belief, str(len(made[each])), str(sum(made[each])))
         rows.append("".join(f"<td><bdi>{look.inline(text)}</bdi></td>" for text in texts))
     return "<h2>Mistakes made by most</h2>" + _table(["exercise", "mistake", "behind it", "people", "times"], rows)
