@@ -72,7 +72,6 @@ STORED = [
     for one in registry()
     if one.name in DRAW_IT.split()
     for at, (row, answer) in enumerate(one.stored("right"))
-    if row.name != "puts it back in any case"  # it says `.double()` on the device, which is wrong there
 ]
 
 
