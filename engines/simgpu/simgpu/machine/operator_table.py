@@ -51,7 +51,8 @@ class Row:
     - `alike`: it takes no number of the CPU, a tensor without dimensions, beside tensors of the device.
 
     Of the CPU's kernel, which forecasts of memory stand on:
-    - `workspace`: what it keeps beside its results: "elements", the loss of each, or "states" of a recurrent layer.
+    - `workspace`: what it keeps beside its results: "elements", the loss of each, "states" of a recurrent
+      layer, or the "reserve" of cuDNN's.
     """
 
     kind: str = ""
@@ -207,14 +208,14 @@ ROWS: dict[str, Row] = _table(
         flops=formulas.convolution(transposed=True),
     ),
     *(
-        _row(f"mkldnn_rnn_layer{of}", flops=formulas.recurrent(f"mkldnn_rnn_layer{of}", gradients))
-        for of, gradients in (("", 0), ("_backward", 2))
+        _row(f"mkldnn_rnn_layer{of}", flops=formulas.recurrent(f"mkldnn_rnn_layer{of}", gradients), workspace=keeps)
+        for of, gradients, keeps in (("", 0, "states"), ("_backward", 2, ""))
     ),
     _row(
         "_thnn_fused_lstm_cell _thnn_fused_lstm_cell_backward_impl _thnn_fused_gru_cell _thnn_fused_gru_cell_backward",
         kind="element by element",
     ),
-    _row("_cudnn_rnn", flops=formulas.recurrent("_cudnn_rnn"), price=prices.recurrent(14), workspace="states"),
+    _row("_cudnn_rnn", flops=formulas.recurrent("_cudnn_rnn"), price=prices.recurrent(14), workspace="reserve"),
     _row("_cudnn_rnn_backward", flops=formulas.recurrent("_cudnn_rnn_backward", 2), price=prices.recurrent(18)),
     _row("miopen_rnn", flops=formulas.recurrent("miopen_rnn")),
     _row("miopen_rnn_backward", flops=formulas.recurrent("miopen_rnn_backward", 2)),
