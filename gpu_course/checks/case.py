@@ -126,7 +126,7 @@ class Case:
         self.calls = 0
         self.counts = counting.Counts()
         self._call = self._made = self._printed = ""
-        self._rather: Callable[[], None] = _nothing
+        self._diagnose: Callable[[], None] = _nothing
         self.returned: Any = None  # what the last call by `error_of` returned
         self._gave = "value"  # the type of what the last call returned
         self._words: set[str] = set()  # of all calls
@@ -188,7 +188,7 @@ class Case:
         before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
         outcome = self._outcome(fn, words, args, kwargs, draws)
         if outcome.error is not None:
-            self._rather()
+            self._diagnose()
             self.fail(_raised(self.answer, outcome.error), counts_as=counted.error_name(outcome.error))
         if outcome.changed:
             changes = f"changes {outcome.changed[0]}"
@@ -228,13 +228,13 @@ class Case:
         return outcome
 
     @contextmanager
-    def rather(self, look: Callable[[], None]) -> Iterator[None]:
-        """Let `look` say what is wrong with an answer that raises in this context, before its error is shown."""
-        self._rather = look
+    def diagnose_first(self, check: Callable[[], None]) -> Iterator[None]:
+        """Run `check` before the error of an answer that raises in this context is shown; it may name the cause."""
+        self._diagnose = check
         try:
             yield
         finally:
-            self._rather = _nothing
+            self._diagnose = _nothing
 
     @property
     def doing(self) -> str:
@@ -317,14 +317,14 @@ class Case:
             name = f"its backward pass raises {type(error).__name__}: {_first_line(error)}"
             self.fail(name, counts_as=f"its backward pass {counted.error_name(error)}")
 
-    def instead(self, when: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
-        """Raise `WrongAnswer` if `when` holds: what a trace shows the answer to do instead of what was asked for.
+    def fail_if(self, condition: Any, name: str, why: str = "", *, expected: Any = ..., got: Any = ...) -> None:
+        """Raise `WrongAnswer` named `name` if `condition` holds: for faults that the values alone do not show.
 
-        For what the values alone do not tell: order of calls, copies, messages, modes, types. A mistake that gives
-        other values is written as the wrong answer that it is: `Exercise.mistake`.
+        Examples are the order of calls, copies, messages, modes and types. A mistake that gives other values is
+        stored as a wrong answer beside the reference.
         """
         finding = functools.partial(self._finding, name, why, expected, got)
-        self._judge(name if when else "", bool(when), got, lambda: finding(counts_as=counted.static(name)))
+        self._judge(name if condition else "", bool(condition), got, lambda: finding(counts_as=counted.static(name)))
 
     def equal(
         self,

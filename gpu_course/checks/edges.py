@@ -1,9 +1,9 @@
-"""Which edges of what a text allows does a check draw? The one catalogue of edges, and makers of some.
+"""Catalogue of the edge cases of a task, a record of those that a check exercises, and makers of some.
 
-An edge is drawn where it really is among the arguments of a call of the answer, or around that call: nobody claims it.
-`recording()` keeps what was drawn while a check runs; without it nothing is looked at. What an exercise's text does not
-want, its `leaves_out` says, with a reason. A group of edges concerns an exercise only where its kind of thing is handed
-to the answer: an exercise without a model need not speak of frozen parameters.
+An edge case counts as drawn where it occurs among the arguments of a call of the answer, or around that call.
+`recording()` keeps what was drawn while a check runs; outside it nothing is looked at. `Exercise.exempt` gives the
+reason for what a text does not ask for. A group concerns an exercise only where the answer receives its kind of thing:
+an exercise without a model need not mention frozen parameters.
 
     with edges.recording() as seen:
         exercise.examine(exercise.reference, places)
@@ -124,7 +124,7 @@ class Seen:
                     self.drawn.add("order")
 
     def missing(self) -> set[str]:
-        """Return the edges of the groups that concern the exercise which were not drawn."""
+        """Return the edge cases of all groups that concern the exercise, less those that were drawn."""
         return {name for name, group in GROUP.items() if group in self.groups} - self.drawn
 
 
@@ -133,7 +133,7 @@ _SEEN: ContextVar[Seen | None] = ContextVar("edges that are drawn", default=None
 
 @contextlib.contextmanager
 def recording() -> Iterator[Seen]:
-    """Keep what is drawn in the block."""
+    """Record the edge cases that a check exercises in the block."""
     seen = Seen()
     token = _SEEN.set(seen)
     try:
@@ -156,7 +156,7 @@ def reasons(by_names: Mapping[str, str]) -> dict[str, str]:
 
 
 def note(*names: str) -> None:
-    """Say, where it is drawn, an edge that arguments do not show, such as a limit that is met exactly."""
+    """Note an edge case that arguments do not show, such as a limit that is met exactly."""
     seen = _SEEN.get()
     if seen is not None:
         seen.drawn.update(named(*names))
@@ -171,7 +171,7 @@ def note_budget(what: str, used: int, allowed: int) -> None:
 
 
 def merge(other: Seen | None) -> None:
-    """Note what was drawn in another process."""
+    """Add the record of another process."""
     seen = _SEEN.get()
     if seen is not None and other is not None:
         seen.drawn |= other.drawn
@@ -179,7 +179,7 @@ def merge(other: Seen | None) -> None:
 
 
 def watched() -> bool:
-    """Return whether somebody records what is drawn."""
+    """Return whether edge cases are being recorded."""
     return _SEEN.get() is not None
 
 

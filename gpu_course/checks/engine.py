@@ -13,7 +13,7 @@ reference, and the check tells right from wrong on each device of `devices.check
     def _(case: Case) -> None:
         x = torch.tensor([1.0, 2.0])
         got = case.call(x, case.device)
-        case.instead(case.counts.copies_d2h, "copies to the host", "each copy waits for the device")
+        case.fail_if(case.counts.copies_d2h, "copies to the host", "each copy waits for the device")
         case.equal(got, torch.tensor([2.0, 4.0], device=case.device))
 
 Mistakes that people make stand beside it in `double.diff`, as the wrong answers that they are (`checks.answers`).
@@ -117,7 +117,7 @@ class Exercise:
         self.alternatives: list[Alternative] = []
         self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
         self._check: Callable[[Case], None] = _no_check
-        self.left_out: dict[str, str] = {}  # edges that the check does not draw, with the reason
+        self.exempted: dict[str, str] = {}  # edge cases that the check does not exercise, with the reason
         self._right = Mistake("", "", reference)  # what the check sees of a right answer, kept as it is of mistakes
         self._hinted = 0
         self._doing: Callable[[], str] = str  # what a check that takes long is doing
@@ -134,14 +134,14 @@ class Exercise:
         self._check = function
         return function
 
-    def leaves_out(self, why: str | Mapping[str, str], *names: str) -> None:
-        """Say why the check does not draw these edges of the catalogue (`edges`): groups of them, or single ones.
+    def exempt(self, why: str | Mapping[str, str], *names: str) -> None:
+        """Exempt the check from these edge cases of the catalogue (`edges`), groups or single ones, for a reason.
 
         A text of `names` may hold several, with spaces between them. `why` may be a table of reasons by edge, as
-        those of exercises of one kind in `common.left_out`.
+        those of exercises of one kind in `common.exemptions`.
         """
         for edge in edges.named(*" ".join(names).split()):
-            self.left_out[edge] = why if isinstance(why, str) else why[edge]
+            self.exempted[edge] = why if isinstance(why, str) else why[edge]
 
     def alternative(self, cost: str, answer: Any = None) -> Any:
         """Register `answer`, or the one below this decorator, as a right answer in another style; it may be an `edit`.

@@ -37,10 +37,10 @@ class ProgramCase(Case):
         with self._blamed("the file"):
             exec(compile(self.source, self.file, "exec"), module.__dict__)
         missing = [name for name in self.functions if not callable(getattr(module, name, None))]
-        self.instead(missing, f"lacks {', '.join(missing)}", "the functions of the given program are called")
+        self.fail_if(missing, f"lacks {', '.join(missing)}", "the functions of the given program are called")
         for name, count in self.functions.items():
             other = not _takes(getattr(module, name), count)
-            self.instead(other, f"{name} takes other arguments", "it is called as that of the given program")
+            self.fail_if(other, f"{name} takes other arguments", "it is called as that of the given program")
         return self
 
     def run(self, name: str, *args: Any, **kwargs: Any) -> Any:

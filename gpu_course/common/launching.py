@@ -31,7 +31,7 @@ def launch(
 
     Raises `WrongAnswer` where an access is out of bounds, two programs race and the like, with the reader's line.
     """
-    case.instead(hasattr(case.answer, "fn"), "stands under @triton.jit", "leave that line out: the check adds it")
+    case.fail_if(hasattr(case.answer, "fn"), "stands under @triton.jit", "leave that line out: the check adds it")
     answer, case.answer, case.device = case.answer, _Checked(case.answer, grid), torch.device("cpu")
     try:
         report = case.call(*args, modifies=True)
@@ -43,12 +43,12 @@ def launch(
     written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes]
     others = [name for name in written if name not in asked]
     shown = " and ".join(f"`{name}`" for name in asked)
-    case.instead(
+    case.fail_if(
         others, f"writes to {' and '.join(others)}", f"{shown} alone {'is' if len(asked) == 1 else 'are'} asked for"
     )
     missing = [name for name in asked if name not in written]
     why = "a kernel returns nothing: tl.store writes its result"
-    case.instead(missing, f"stores nothing to {' and '.join(missing)}", why)
+    case.fail_if(missing, f"stores nothing to {' and '.join(missing)}", why)
     left = tuple(report.results[name] for name in asked)
     return left[0] if isinstance(out, int) else left, report
 

@@ -37,13 +37,13 @@ def left_changed(before: dict[str, Any], after: dict[str, Any]) -> str:
 def unchanged(case: Case, before: dict[str, Any], model: nn.Module, why: str) -> None:
     """Fail where `model` is no longer what `state_of` returned `before`."""
     changed = left_changed(before, state_of(model))
-    case.instead(changed, f"leaves the model in another state: {changed}", why)
+    case.fail_if(changed, f"leaves the model in another state: {changed}", why)
 
 
 def is_a_module(case: Case, made: Any) -> None:
     """Fail unless a class of the answer made a module, with the tables of one."""
-    case.instead(not isinstance(made, nn.Module), f"makes a {type(made).__name__}, not a module")
-    case.instead(
+    case.fail_if(not isinstance(made, nn.Module), f"makes a {type(made).__name__}, not a module")
+    case.fail_if(
         "_parameters" not in vars(made),
         "does not call super().__init__()",
         "nn.Module makes its tables of parameters and buffers there: it is the first line of __init__",

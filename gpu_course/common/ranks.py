@@ -41,10 +41,10 @@ def describe(case: Case, called: str, nprocs: int) -> None:
 def check_call(case: Case, call: Call, rank: int) -> None:
     """Check what is asked of every call on ranks: that its operations are waited for, and its arguments kept."""
     what = "an operation" if call.unwaited == 1 else f"{call.unwaited} operations"
-    case.instead(call.unwaited, f"never waits for {what} that rank {rank} started",
+    case.fail_if(call.unwaited, f"never waits for {what} that rank {rank} started",
                  "with async_op=True, and from isend and irecv, a call returns before anything has arrived or left: "
                  "keep what it returns, and call wait() on each before you use the tensor")  # fmt: skip
-    case.instead(call.modified, "modifies its input",
+    case.fail_if(call.modified, "modifies its input",
                  "collectives and += write into what they get, and parts of a tensor are views: clone it first",
                  )  # fmt: skip
 

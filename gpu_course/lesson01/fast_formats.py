@@ -19,7 +19,7 @@ def fast_formats(capability: tuple[int, int]) -> set[str]:
     return {name for name, first in since.items() if capability >= first}
 
 
-fast_formats.leaves_out("no capability is so", "number_negative number_large")
+fast_formats.exempt("no capability is so", "number_negative number_large")
 
 
 @fast_formats.checks
@@ -36,7 +36,7 @@ def _(case: Case) -> None:
             for name, first in (("fp16", 70), ("int8", 75), ("bf16", 80), ("tf32", 80), ("fp8", 89), ("fp4", 100))
             if capability[0] * 10 + capability[1] >= first
         }
-        case.instead(
+        case.fail_if(
             isinstance(got, list | tuple | dict),
             f"returns a {type(got).__name__}, not a set",
             "{} is an empty dictionary; the empty set is set()",
@@ -44,7 +44,7 @@ def _(case: Case) -> None:
             got=got,
         )
         strange = isinstance(got, set) and got - {"fp16", "int8", "bf16", "tf32", "fp8", "fp4"}
-        case.instead(strange, "returns a format that was not asked for", "the task lists six", got=got)
+        case.fail_if(strange, "returns a format that was not asked for", "the task lists six", got=got)
         case.equal(got, expected)
 
 

@@ -25,7 +25,7 @@ def pick_device(preference: list[str], usable: Callable[[str], bool]) -> torch.d
     return torch.device("cpu")  # reached when no kind was usable: the program still runs
 
 
-pick_device.leaves_out("it is handed a function, and each machine has another", "second_call")
+pick_device.exempt("it is handed a function, and each machine has another", "second_call")
 
 
 @pick_device.checks
@@ -45,19 +45,19 @@ def _(case: Case) -> None:
     ):
         usable = _machine(there)
         got = case.call(preference, usable)
-        case.instead(
+        case.fail_if(
             isinstance(got, str),
             "returns a string",
             f"a string has no .type and no .index: return torch.device({got!r})",
         )
         where = "one" if expected in there else "no"
-        case.instead(
+        case.fail_if(
             got is None,
             f"returns nothing where {where} kind is usable",
             "with device=None a tensor lands on the default device, without a word",
         )
         wrong = isinstance(got, torch.device) and got != torch.device(expected)
-        case.instead(
+        case.fail_if(
             wrong and not usable.asked,
             "never asks `usable`",
             "a GPU can be available and fail at every kernel; `usable` has tried it",

@@ -28,7 +28,7 @@ def visible_gpus(setting: str | None, count: int) -> list[int]:
     return seen
 
 
-visible_gpus.leaves_out("a machine has no fewer GPUs than none, and no billions", "number_negative number_large")
+visible_gpus.exempt("a machine has no fewer GPUs than none, and no billions", "number_negative number_large")
 
 
 @visible_gpus.checks
@@ -50,13 +50,13 @@ def _(case: Case) -> None:
         ("3,1,2,0", 4, [3, 1, 2, 0]),  # "the numbers of the GPUs that a program sees", all of them
     ):
         got = case.call(setting, count)
-        case.instead(
+        case.fail_if(
             got is None and setting is None,
             "returns nothing where the variable is not set",
             "then nothing is hidden: the program sees every GPU",
         )
         texts = isinstance(got, list) and any(isinstance(entry, str) for entry in got)
-        case.instead(texts, "returns texts, not numbers", "'10' and 10 differ: use int(…)", expected=expected, got=got)
+        case.fail_if(texts, "returns texts, not numbers", "'10' and 10 differ: use int(…)", expected=expected, got=got)
         case.equal(got, expected)
 
 

@@ -23,7 +23,7 @@ def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: flo
     return latency_us / 1e3 + nbytes / (bandwidth_gbps * 1e6)  # 1 GB/s is 10**6 bytes a millisecond
 
 
-copy_time_ms.leaves_out(
+copy_time_ms.exempt(
     "no size, rate or latency is below 0, and of none of them a limit is named",
     "number_negative limit",
 )
@@ -48,7 +48,7 @@ def _(case: Case) -> None:
         bytes_ms = torch.empty(shape, dtype=dtype, device="meta").nbytes / bandwidth_gbps / 1e6
         expected = latency_us / 1e3 + bytes_ms
         rounded = isinstance(got, float) and any(0 != got == round(expected, n) != expected for n in range(6))
-        case.instead(
+        case.fail_if(
             rounded,
             "rounds the time",
             "the caller adds up thousands of small copies: return what you computed",

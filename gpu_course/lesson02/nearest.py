@@ -22,12 +22,12 @@ def nearest(points: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return ((points - query) ** 2).sum(dim=1).argmin()
 
 
-nearest.leaves_out("of no points none is nearest", "empty scalar")
-nearest.leaves_out(
+nearest.exempt("of no points none is nearest", "empty scalar")
+nearest.exempt(
     "coordinates are floating-point numbers of full width",
     "half bfloat16 whole bool complex not_finite",
 )
-nearest.leaves_out("nothing is made, so no default is asked", "default_type")
+nearest.exempt("nothing is made, so no default is asked", "default_type")
 
 
 @nearest.checks
@@ -53,25 +53,25 @@ def _(case: Case) -> None:
         points = edges.on(points, device)
         got = case.call(points, query)
         sent, read = case.counts.bytes_d2h, case.counts.host_reads
-        case.instead(
+        case.fail_if(
             sent >= points.nbytes,
             "moves the large tensor instead of the small one",
             f"{sent} bytes travelled for `points`; `query` has {query.nbytes}",
         )
-        case.instead(
+        case.fail_if(
             isinstance(got, int | float),
             "returns a Python number",
             "to read it, the host waits for the device; the next operation there could use it at once",
             got=got,
         )
         row = isinstance(got, torch.Tensor) and got.is_floating_point() and got.shape == query.shape
-        case.instead(
+        case.fail_if(
             row,
             "returns the row, not its index",
             "the index is asked for; to take the row by it, the host reads it and waits",
             got=got,
         )
-        case.instead(
+        case.fail_if(
             sent or read,
             "brings values back to the host",
             "the host must then wait for the device; nothing here needs to be read",

@@ -26,13 +26,13 @@ def normalise(x: torch.Tensor) -> torch.Tensor:
     return (x - x.mean(dim=0)) / divisor
 
 
-normalise.leaves_out("of no rows there is no mean", "scalar empty")
-normalise.leaves_out("the text speaks of NaN in the result alone", "not_finite")
-normalise.leaves_out(
+normalise.exempt("of no rows there is no mean", "scalar empty")
+normalise.exempt("the text speaks of NaN in the result alone", "not_finite")
+normalise.exempt(
     "a deviation needs floating-point numbers, and more digits than 16 bits have",
     "half bfloat16 whole bool complex",
 )
-normalise.leaves_out("nothing is made, so no default is asked", "default_type")
+normalise.exempt("nothing is made, so no default is asked", "default_type")
 
 
 @normalise.checks
@@ -60,12 +60,12 @@ def _(case: Case) -> None:
 def _normalised(case: Case, x: torch.Tensor, device: torch.device) -> None:
     got = case.call(edges.on(x, device))
     counts = case.counts
-    case.instead(
+    case.fail_if(
         counts.copies_d2h,
         "copies to the host",
         f"{counts.bytes_d2h} bytes leave the device, and the host waits for them",
     )
-    case.instead(
+    case.fail_if(
         counts.host_reads,
         "lets the host read a value",
         ".item(), print and an `if` on a value make the host wait: choose with torch.where instead",

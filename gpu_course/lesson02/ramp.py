@@ -22,11 +22,11 @@ def ramp(rows: int, columns: int, device: torch.device) -> torch.Tensor:
     return row.repeat(rows, 1)  # the device itself writes the other rows
 
 
-ramp.leaves_out(
+ramp.exempt(
     "from 0 to 1 there are two columns or more, and a size is a small number",
     "number_negative number_large limit",
 )
-ramp.leaves_out("PyTorch makes float32 as long as nobody changes that, and no lesson does", "default_type")
+ramp.exempt("PyTorch makes float32 as long as nobody changes that, and no lesson does", "default_type")
 
 
 @ramp.checks
@@ -35,13 +35,13 @@ def _(case: Case) -> None:
         for rows, columns in ((2, 3), (1, 2), (4, 11), (2, 7), (3, 10), (1, 22), (2, 50), (1, 97), (2, 1001), (0, 4)):
             got = case.call(rows, columns, device)
             sent = case.counts.bytes_h2d
-            case.instead(
+            case.fail_if(
                 sent,
                 f"creates it on the CPU and copies {sent} bytes to the device",
                 "the device can write these numbers itself: give device= to the function that creates them. "
                 "Python numbers in a list are on the host too",
             )
-            case.instead(
+            case.fail_if(
                 case.counts.bytes_d2h or case.counts.host_reads,
                 "brings values back to the host",
                 "the host must then wait for the device; nothing here needs to be read",

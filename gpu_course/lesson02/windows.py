@@ -22,11 +22,11 @@ def windows(x: torch.Tensor, length: int) -> torch.Tensor:
     return x.as_strided((len(x) - length + 1, length), (step, step))
 
 
-windows.leaves_out(
+windows.exempt(
     "`x` has one dimension, and a window needs `length` elements of it",
     "scalar empty permuted number_zero number_negative number_large",
 )
-windows.leaves_out(
+windows.exempt(
     "only where the elements lie matters, not which they are",
     "huge tiny not_finite negative tied bfloat16 bool complex default_type",
 )
@@ -55,7 +55,7 @@ def _(case: Case) -> None:
         expected = torch.stack([x[i : i + length] for i in range(len(x) - length + 1)])
         case.equal(got, expected, why="row i holds x[i] to x[i + length - 1]; `x` may step over elements of its memory")
         shared = got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
-        case.instead(not shared, "copies elements", "a view looks at the memory of `x` and takes none of its own")
+        case.fail_if(not shared, "copies elements", "a view looks at the memory of `x` and takes none of its own")
 
 
 @windows.alternative("PyTorch has it: no stride to get wrong, and the result is the same view")

@@ -27,11 +27,11 @@ def huber(prediction: torch.Tensor, target: torch.Tensor, delta: float) -> torch
 _ALLOWED_OPERATORS = 16
 
 
-huber.leaves_out("a row has elements, else it has no mean", "scalar")
-huber.leaves_out("the text speaks of numbers alone", "not_finite complex bool whole")
-huber.leaves_out("the square of a loss leaves the range of 16 bits", "half bfloat16")
-huber.leaves_out("delta is an error, and so above 0", "number_zero number_negative number_large")
-huber.leaves_out("nothing is made, so no default is asked", "default_type")
+huber.exempt("a row has elements, else it has no mean", "scalar")
+huber.exempt("the text speaks of numbers alone", "not_finite complex bool whole")
+huber.exempt("the square of a loss leaves the range of 16 bits", "half bfloat16")
+huber.exempt("delta is an error, and so above 0", "number_zero number_negative number_large")
+huber.exempt("nothing is made, so no default is asked", "default_type")
 
 
 @huber.checks
@@ -46,10 +46,10 @@ def _(case: Case) -> None:
         leaf, other = (one.to(case.device).requires_grad_(learns) for one in (prediction, target))
         got = case.call(leaf, other, delta)
         counts = case.counts
-        case.instead(isinstance(got, list), "returns a list", "the numbers stay on the device, in a tensor", got=got)
+        case.fail_if(isinstance(got, list), "returns a list", "the numbers stay on the device, in a tensor", got=got)
         _no_branch(case)
         few = counts.operators if few is None else few
-        case.instead(
+        case.fail_if(
             counts.operators > few + 10,
             "a loop is left",
             f"{counts.operators} operators for shape {(rows, columns)}, {few} for (2, 3): the host hands the "
@@ -64,19 +64,19 @@ def _(case: Case) -> None:
             atol=1e-5,
         )
         if learns:
-            case.instead(
+            case.fail_if(
                 not got.requires_grad,
                 "cuts the gradient",
                 "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it",
             )
             case.backward(got)
             slope = (prediction - target).clamp(-delta, delta) / columns
-            case.instead(
+            case.fail_if(
                 leaf.grad is None or other.grad is None,
                 "cuts the gradient of one input",
                 "gradients must flow back to `prediction` and to `target`, as in the loop",
             )
-            case.instead(
+            case.fail_if(
                 leaf.grad.isnan().any(),
                 "its gradient is NaN where the error is 0",
                 "the slope of a root or of a division by the error is infinite there, and 0 times it is NaN",
@@ -118,20 +118,20 @@ def _huber_of_row(prediction: list[float], target: list[float], delta: float) ->
 def _no_branch(case: Case) -> None:
     """Fail where the answer looked at values on the host."""
     counts = case.counts
-    case.instead(
+    case.fail_if(
         counts.copies_d2h,
         "copies to the host",
         f"{counts.bytes_d2h} bytes leave the device, and the host waits for them",
     )
     reads = counts.host_reads
     masked = sum(counts.by_operator[name] for name in ("index", "index_put", "index_put_", "nonzero", "masked_select"))
-    case.instead(
+    case.fail_if(
         reads and masked,
         "picks elements by a mask whose number nobody knows",
         "x[mask] must count what is true before it can make its result, and the host waits for that: "
         "torch.where keeps the shape",
     )
-    case.instead(
+    case.fail_if(
         reads,
         "a branch is left: the host reads a value",
         f"{reads} time(s) the host waits for the device: for `if`, `while`, .item() or .tolist()",

@@ -22,7 +22,7 @@ def intensity(n: int, k: int, m: int, dtype: torch.dtype) -> float:
     return flops / nbytes
 
 
-intensity.leaves_out("a matrix has rows and columns, of which none is a limit", "number_zero number_negative limit")
+intensity.exempt("a matrix has rows and columns, of which none is a limit", "number_zero number_negative limit")
 
 
 @intensity.checks
@@ -49,7 +49,7 @@ def _(case: Case) -> None:
 
 def _not_rounded(case: Case, got: object, expected: float) -> None:
     rounded = isinstance(got, float) and any(0 != got == round(expected, digits) != expected for digits in range(1, 5))
-    case.instead(rounded, "rounds the number", "return it as it is; print it rounded", expected=expected, got=got)
+    case.fail_if(rounded, "rounds the number", "return it as it is; print it rounded", expected=expected, got=got)
 
 
 @intensity.alternative("three tensors without memory know their bytes, whatever their shapes; it is slower")

@@ -55,8 +55,8 @@ _BENCHES = (
 )
 
 
-median_time_s.leaves_out("how often is a small number, and not below 0", "number_negative number_large limit")
-median_time_s.leaves_out("it is handed functions, and time goes on", "second_call")
+median_time_s.exempt("how often is a small number, and not below 0", "number_negative number_large limit")
+median_time_s.exempt("it is handed functions, and time goes on", "second_call")
 
 
 @median_time_s.checks
@@ -79,7 +79,7 @@ def _(case: Case) -> None:
             (count != calls, f"calls `work` {count} times, not warmup + repeats = {calls} times",
              "both numbers are the caller's"),
         ):  # fmt: skip
-            case.instead(when, name, why)
+            case.fail_if(when, name, why)
         expected = statistics.median(bench.alone_s[warmup:])
         if not (isinstance(got, float) and math.isclose(got, expected, rel_tol=1e-6)):
             timed = re.match(f"(?:[SC]*W){{{warmup}}}(.*)", log)[1]  # what follows the last warm-up call
@@ -93,13 +93,13 @@ def _(case: Case) -> None:
                 (re.search("W[^C]*W", timed), "times all repetitions in one go",
                  "that gives their mean: one slow repetition moves it; time each, and take the median"),
             ):  # fmt: skip
-                case.instead(when, name, why)
+                case.fail_if(when, name, why)
         case.equal(got, expected, rtol=1e-6, atol=0, why="the median of the repetitions, each timed alone")
     for failing, kind in itertools.product((0, 1), (ZeroDivisionError, torch.OutOfMemoryError)):
         bench = Bench(case.device, 1, (1, 1, 1))
         error = case.error_of(_fails_once(failing, kind), bench.clock, bench.synchronize, 1, 2)
         hidden = not isinstance(error, kind)  # an error of `work` reaches the caller
-        case.instead(hidden, "hides an error of `work`", "work that fails has no time: let the error pass")
+        case.fail_if(hidden, "hides an error of `work`", "work that fails has no time: let the error pass")
 
 
 def _fails_once(failing: int, kind: type[Exception]) -> Callable[[], None]:

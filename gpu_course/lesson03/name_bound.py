@@ -61,7 +61,7 @@ _MEASURED = (
 )
 
 
-name_bound.leaves_out("nothing is below 0", "number_negative")
+name_bound.exempt("nothing is below 0", "number_negative")
 
 
 @name_bound.checks
@@ -70,7 +70,7 @@ def _(case: Case) -> None:
     for flops, nbytes, time_ms, peak_tflops, bandwidth_gbps, expected in _MEASURED:
         got = case.call(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps)
         known = got is None or (isinstance(got, str) and got in ("compute", "bandwidth", "overhead"))
-        case.instead(not known, 'returns none of "compute", "bandwidth" and "overhead"', got=got)
+        case.fail_if(not known, 'returns none of "compute", "bandwidth" and "overhead"', got=got)
         parts = f"arithmetic {flops / peak_tflops / 1e9:.3g} ms, memory {nbytes / bandwidth_gbps / 1e6:.3g} ms"
         case.equal(got, expected, why=f"at its peaks: {parts}; measured {time_ms:g} ms")
 

@@ -36,12 +36,12 @@ class MaskedLinear(nn.Module):
         return F.linear(x, self.linear.weight * self.mask, self.linear.bias)  # masked anew in every call
 
 
-MaskedLinear.leaves_out("a mask is bool and has two dimensions", "scalar whole complex")
-MaskedLinear.leaves_out(
+MaskedLinear.exempt("a mask is bool and has two dimensions", "scalar whole complex")
+MaskedLinear.exempt(
     "weights that float32 holds: times a mask, no type behaves in another way",
     "half bfloat16 not_finite default_type",
 )
-MaskedLinear.leaves_out("its weights begin at random", "second_call random_state")
+MaskedLinear.exempt("its weights begin at random", "second_call random_state")
 
 
 @MaskedLinear.checks
@@ -57,18 +57,18 @@ def _(case: Case) -> None:
             weight.copy_(torch.randn(weight.shape))  # as an optimizer would
         x = torch.randn(2, 3).to(device).requires_grad_()
         got = case.use(layer, x)
-        case.instead(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
+        case.fail_if(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
         _equals_by_hand(case, got, x, weight, bias, mask)
-        case.instead(
+        case.fail_if(
             _weight_and_bias(case, layer, mask)[0] is not weight,
             "makes a new parameter in forward",
             "the optimizer holds the parameter of before: compute with weight * mask, and keep the parameter",
         )
         layer.zero_grad()
         case.backward(got)
-        case.instead(weight.grad is None or bias.grad is None, "cuts the gradient", "weight and bias are to be trained")
-        case.instead(x.grad is None, "cuts the gradient of `x`", "the layers before this one are to be trained, too")
-        case.instead(
+        case.fail_if(weight.grad is None or bias.grad is None, "cuts the gradient", "weight and bias are to be trained")
+        case.fail_if(x.grad is None, "cuts the gradient of `x`", "the layers before this one are to be trained, too")
+        case.fail_if(
             weight.grad.cpu()[~mask].any(),
             "trains what the mask switches off",
             "multiply by the mask where gradients see it: no .data, no torch.no_grad",
@@ -100,20 +100,20 @@ def _is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
         flat = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.dim() == 2]
         return [name for name, value in flat if any(torch.equal(value.detach().cpu().float(), m) for m in alike)]
 
-    case.instead(
+    case.fail_if(
         masks(layer.named_parameters()),
         "makes the mask a parameter",
         "a parameter is handed to the optimizer, and the mask is a choice that no gradient may change",
     )
     buffers = dict(layer.named_buffers())
-    case.instead(buffers and not masks(buffers.items()), "has a buffer that is not the mask", got=buffers)
+    case.fail_if(buffers and not masks(buffers.items()), "has a buffer that is not the mask", got=buffers)
     plain = masks(attribute for module in layer.modules() for attribute in vars(module).items())
-    case.instead(
+    case.fail_if(
         not buffers,
         "keeps the mask as a plain attribute" if plain else "has no buffer with the mask",
         ".to(device) and state_dict() look at what is registered alone: register_buffer makes it a part",
     )
-    case.instead(
+    case.fail_if(
         not masks(layer.state_dict().items()),
         "does not save the mask",
         "which weights were switched off cannot be computed again: with persistent=False it is lost",
@@ -123,20 +123,20 @@ def _is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
 def _weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[nn.Parameter, nn.Parameter]:
     """Return the two parameters of the layer, found by their shapes."""
     by_shape = {tuple(p.shape): p for p in layer.parameters()}
-    case.instead(
+    case.fail_if(
         tuple(mask.shape) not in by_shape and tuple(mask.mT.shape) in by_shape,
         "swaps inputs and outputs",
         "the mask is (outputs, inputs), and nn.Linear takes (inputs, outputs)",
     )
     lists = [value for value in vars(layer).values() if isinstance(value, list | tuple)]
-    case.instead(
+    case.fail_if(
         any(isinstance(part, nn.Module) for parts in lists for part in parts),
         "hides the layer in a list",
         "a module knows its attributes, not what is in a Python list",
     )
     for name, shape in (("weight", tuple(mask.shape)), ("bias", (mask.shape[0],))):
         why = "the layer holds an nn.Linear"
-        case.instead(shape not in by_shape, f"has no {name}: no parameter of shape {shape}", why)
+        case.fail_if(shape not in by_shape, f"has no {name}: no parameter of shape {shape}", why)
     return by_shape[tuple(mask.shape)], by_shape[(mask.shape[0],)]
 
 

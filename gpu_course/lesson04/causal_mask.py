@@ -21,7 +21,7 @@ def causal_mask(time: int, device: torch.device) -> torch.Tensor:
     return torch.ones(time, time, dtype=torch.bool, device=device).tril()  # itself and what came before
 
 
-causal_mask.leaves_out(
+causal_mask.exempt(
     "a time is a small number, from 0 on, and no default is asked",
     "number_negative number_large limit default_type",
 )
@@ -34,7 +34,7 @@ def _(case: Case) -> None:
         got = case.call(time, device)
         expected = torch.tensor([column <= row for row in range(time) for column in range(time)])
         expected = expected.bool().view(time, time)
-        case.instead(
+        case.fail_if(
             isinstance(got, torch.Tensor) and got.dtype != torch.bool,
             "is not a bool tensor",
             "numbers would be added to the scores; True and False say who may look",
@@ -43,14 +43,14 @@ def _(case: Case) -> None:
         comparable = isinstance(got, torch.Tensor) and got.layout == torch.strided and got.shape == expected.shape
         mine = got.cpu() if comparable else expected
         leaks, hides = (mine & ~expected).nonzero().tolist(), (expected & ~mine).nonzero().tolist()
-        case.instead(
+        case.fail_if(
             leaks,
             f"leaks the future: row {leaks and leaks[0][0]} looks at place {leaks and leaks[0][1]}",
             "the model would see what it is to predict",
             expected=expected,
             got=got,
         )
-        case.instead(
+        case.fail_if(
             hides,
             f"hides place {hides and hides[0][1]} from row {hides and hides[0][0]}",
             "a place may look at itself and at all before it",
@@ -58,7 +58,7 @@ def _(case: Case) -> None:
             got=got,
         )
         sent = case.counts.bytes_h2d
-        case.instead(sent, f"creates it on the CPU and copies {sent} bytes", "the device can write it: device=device")
+        case.fail_if(sent, f"creates it on the CPU and copies {sent} bytes", "the device can write it: device=device")
         case.equal(got, expected.to(device), why="(time, time), on the `device` that is asked for")
 
 

@@ -25,13 +25,13 @@ def forward_on_two(first: nn.Module, second: nn.Module, x: torch.Tensor) -> torc
     return second(x.to(next(second.parameters()).device))  # the activations cross once; gradients will cross back
 
 
-forward_on_two.leaves_out(
+forward_on_two.exempt(
     "the halves take what they take: which numbers travel plays no part",
     "scalar huge tiny not_finite half bfloat16 bool complex default_type",
 )
-forward_on_two.leaves_out("two halves share nothing, and need no optimizer", "shared two_groups")
-forward_on_two.leaves_out("of a half only its place is asked", "scalar_parameter old_gradients")
-forward_on_two.leaves_out("it is handed modules, which cannot be kept for later", "second_call unchanged")
+forward_on_two.exempt("two halves share nothing, and need no optimizer", "shared two_groups")
+forward_on_two.exempt("of a half only its place is asked", "scalar_parameter old_gradients")
+forward_on_two.exempt("it is handed modules, which cannot be kept for later", "second_call unchanged")
 
 
 @forward_on_two.checks
@@ -74,7 +74,7 @@ def _two_halves(
     error = case.error_of(*copy.deepcopy(halves), x.detach())
     for name, seen, own in zip(("first", "second"), arrived, places, strict=True):
         wrong = next((device for device in seen[-1:] if device != own), None)
-        case.instead(
+        case.fail_if(
             error and "same device" in str(error) and wrong,
             f"gives the {name} half its input on {wrong}",
             f"its parameters are on {own}, and an operation runs on one device",
@@ -83,13 +83,13 @@ def _two_halves(
     got = case.call(*halves, x, modifies=True)
     for hook in hooks:
         hook.remove()
-    case.instead(
+    case.fail_if(
         [{p.device for p in half.parameters()} for half in halves] != [{a}, {b}],
         "moves a half of the model",
         "it may not fit on the other device: move the activations",
     )
     early = any(one.direction == "d2h" and one.non_blocking for one in case.counts.copies)
-    case.instead(
+    case.fail_if(
         early,
         "copies to the CPU without waiting",
         "with non_blocking=True the CPU may compute with values that have not arrived",
@@ -100,31 +100,31 @@ def _two_halves(
         atol=1e-5,
         why="second(first(x)), on the device of `second`: the loss is computed there",
     )
-    case.instead(
+    case.fail_if(
         any(p.grad is not None for half in halves for p in half.parameters()),
         "calls backward itself",
         "the caller does, on its loss: these gradients would be added",
     )
     used, needed = case.counts.copies, (x.device != a) + (a != b)
-    case.instead(
+    case.fail_if(
         len(used) > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),
         "takes the way through the host",
         "a copy between devices needs no stop there: x.to(other)",
     )
     case.budget("copies", len(used), needed, "one to the first half and one between the halves; each costs time")
-    case.instead(
+    case.fail_if(
         max(map(len, arrived)) > 1,  # none: it called forward itself, which no hook sees
         f"calls the halves {len(arrived[0])} and {len(arrived[1])} times",
         "each call is the work of a half",
     )
-    case.instead(difference(halves, before), "changes a half of the model", "it is only to be used")
+    case.fail_if(difference(halves, before), "changes a half of the model", "it is only to be used")
     changed = next(filter(None, map(left_changed, states, map(state_of, halves))), "")
-    case.instead(changed, f"changes a half of the model: {changed}", "it is only to be used")
+    case.fail_if(changed, f"changes a half of the model: {changed}", "it is only to be used")
     case.backward(got)
     for half, name in zip(halves, ("first", "second"), strict=True):
         learns = all(one.grad is not None or not one.requires_grad for one in half.parameters())
-        case.instead(not learns, "cuts the gradient", f"the {name} half would never learn")
-    case.instead(x.requires_grad and x.grad is None, "cuts the gradient", "what made `x` would never learn")
+        case.fail_if(not learns, "cuts the gradient", f"the {name} half would never learn")
+    case.fail_if(x.requires_grad and x.grad is None, "cuts the gradient", "what made `x` would never learn")
 
 
 @forward_on_two.alternative("a loop over the pieces takes any number of them")

@@ -22,10 +22,10 @@ def last_states(states: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     return states[rows, lengths - 1]  # one place for each row; the padding behind it is not looked at
 
 
-last_states.leaves_out("the text says which shapes there are, and there is a text", "scalar empty")
-last_states.leaves_out("states are real numbers, and what lies behind the last token is padding", "bool complex")
-last_states.leaves_out("nothing is made, so no default is asked", "default_type")
-last_states.leaves_out("states are numbers: whoever adds up states times 0 or 1 is right too", "not_finite")
+last_states.exempt("the text says which shapes there are, and there is a text", "scalar empty")
+last_states.exempt("states are real numbers, and what lies behind the last token is padding", "bool complex")
+last_states.exempt("nothing is made, so no default is asked", "default_type")
+last_states.exempt("states are numbers: whoever adds up states times 0 or 1 is right too", "not_finite")
 
 
 @last_states.checks
@@ -40,12 +40,12 @@ def _(case: Case) -> None:
     ):
         states = torch.randn(batch, time, 2).to(case.device).requires_grad_()
         got = case.call(states, torch.tensor(lengths).to(case.device))
-        case.instead(
+        case.fail_if(
             case.counts.host_reads,
             "lets the host read a value",
             "it waits for a length, or to count what a mask lets through: pick with two index tensors",
         )
-        case.instead(
+        case.fail_if(
             case.counts.copies_h2d,
             "makes an index on the CPU",
             "it is copied to the device in every call: torch.arange(n, device=states.device)",
@@ -56,7 +56,7 @@ def _(case: Case) -> None:
             expected.to(case.device),
             why="(batch, hidden): for each text its state at place lengths - 1",
         )
-        case.instead(not got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
+        case.fail_if(not got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
     large = torch.cat((edges.UGLY.clamp(-6e4, 6e4), torch.randn(2, 4))).view(2, 4, 2)
     turned = torch.randn(4, 3, 2).transpose(0, 1)  # as an LSTM gives it with the time first
     for states, lengths, device in (

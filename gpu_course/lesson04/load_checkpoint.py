@@ -34,12 +34,12 @@ def _network() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
 
 
-load_checkpoint.leaves_out(
+load_checkpoint.exempt(
     "the file says what the names are, those of a shared parameter and of a scalar too",
     "shared scalar_parameter two_groups",
 )
-load_checkpoint.leaves_out("it fills the model that it is handed", "second_call unchanged")
-load_checkpoint.leaves_out("nothing is made, and gradients are no part of a state", "default_type old_gradients")
+load_checkpoint.exempt("it fills the model that it is handed", "second_call unchanged")
+load_checkpoint.exempt("nothing is made, and gradients are no part of a state", "default_type old_gradients")
 
 
 @load_checkpoint.checks
@@ -60,12 +60,12 @@ def _(case: Case) -> None:
         torch.save(state | {"0.bias": Payload((3,))}, path)  # it becomes a tensor, and the file fits
         payloads_run.clear()
         refused = case.error_of(_network(), path, case.device)
-        case.instead(
+        case.fail_if(
             payloads_run,
             "runs code that came in the file",
             "a pickle can call any function on your machine: weights_only=True reads tensors and nothing else",
         )
-        case.instead(
+        case.fail_if(
             refused is None,
             "raises no error for a file that holds more than tensors",
             "the model is not filled, and the caller must hear of it",
@@ -76,7 +76,7 @@ def _(case: Case) -> None:
             ({f"module.{name}": value for name, value in state.items()}, "it holds module.0.bias, the model 0.bias"),
         ):
             save_elsewhere(file, path)
-            case.instead(
+            case.fail_if(
                 case.error_of(_network(), path, case.device) is None,
                 "accepts a file that does not fit the model",
                 f"{why}; with strict=True, the default, that is an error",
@@ -90,7 +90,7 @@ def _keeps(case: Case, path: Path, model: nn.Module, state: dict[str, torch.Tens
     model.to("cpu")
     got = case.call(model, path, device, modifies=True)
     changed = left_changed(before, state_of(model))
-    case.instead(changed, f"leaves the model in another state: {changed}", "only fill and move it")
+    case.fail_if(changed, f"leaves the model in another state: {changed}", "only fill and move it")
     types = {name: value.dtype for name, value in model.state_dict().items()}
     expected = {name: value.to(device, types[name]) for name, value in state.items()}
     why = "every tensor of the file under its name, on `device`"
@@ -101,27 +101,27 @@ def _loads(case: Case, path: Path, device: torch.device, state: dict[str, torch.
     """Fail unless the answer loads `state` from the file of another machine to `place`."""
     model = _network()
     error = case.error_of(model, path, device)
-    case.instead(
+    case.fail_if(
         error is not None and "deserialize" in str(error),
         "loads to a GPU that this machine does not have",
         'the file names a device, unless you name another: map_location="cpu" or map_location=device',
     )
     model = _network()
     got = case.call(model, path, device, modifies=True)
-    case.instead(
+    case.fail_if(
         isinstance(got, nn.Module) and got is not model and type(got) is type(model),
         "fills another model",
         "the one that was given stays as it was, and the caller may hold it",
     )
-    case.instead(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
+    case.fail_if(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
     case.equal(
         dict(model.state_dict()),
         {name: value.to(device) for name, value in state.items()},
         why="every tensor of the file under its name, on `device`",
     )
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
-    case.instead(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
-    case.instead(
+    case.fail_if(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
+    case.fail_if(
         not all(module.training for module in model.modules()),
         "leaves the model in eval mode",
         "the caller may train the model: only fill and move it",

@@ -46,8 +46,8 @@ class _Scale(nn.Module):
         self.table = {"row": torch.ones(2)}  # nor is a dict a tensor
 
 
-places.leaves_out("a tensor of two names may stand under one of them or both", "shared")
-places.leaves_out(
+places.exempt("a tensor of two names may stand under one of them or both", "shared")
+places.exempt(
     "it gets no optimizer, makes no numbers, and a model cannot be kept for later",
     "two_groups default_type second_call",
 )
@@ -86,17 +86,17 @@ def _(case: Case) -> None:
             expected.setdefault(device, []).extend(names)
         before = state_of(model), _where(model)
         got = case.call(model)
-        case.instead(
+        case.fail_if(
             (state_of(model), _where(model)) != before,
             "moves or changes the model",
             "it is only to be looked at: nothing is moved",
         )
-        case.instead(not isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists")
+        case.fail_if(not isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists")
         wrong = [key for key in got if not isinstance(key, torch.device)]
-        case.instead(wrong, f"has the key {wrong[:1]}, expected a torch.device", "tensor.device is one", got=got)
+        case.fail_if(wrong, f"has the key {wrong[:1]}, expected a torch.device", "tensor.device is one", got=got)
         lists = [isinstance(one, list) and all(isinstance(n, str) for n in one) for one in got.values()]
-        case.instead(not all(lists), "has values that are no lists of names", expected=expected, got=got)
-        case.instead(
+        case.fail_if(not all(lists), "has values that are no lists of names", expected=expected, got=got)
+        case.fail_if(
             [] in [list(names) for names in got.values()],
             "names a device that holds nothing",
             "the number of devices in the dict is the number of places: leave out empty lists",

@@ -46,12 +46,12 @@ class Progress:
             torch.get_device_module(self.device).set_rng_state(state["device_random"], self.device)
 
 
-Progress.leaves_out(
+Progress.exempt(
     "each part knows its own state, whatever model and optimizer it belongs to",
     "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
 )
-Progress.leaves_out("a state is what state_dict() made", "no_entries order default_type")
-Progress.leaves_out("it is handed a model, which cannot be kept for later", "second_call")
+Progress.exempt("a state is what state_dict() made", "no_entries order default_type")
+Progress.exempt("it is handed a model, which cannot be kept for later", "second_call")
 
 
 @Progress.checks

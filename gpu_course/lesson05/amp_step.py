@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edges, edit, exercise
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere
 from gpu_course.lesson05.training import DATA, Training, a_loss, batches, follows, models
 
@@ -44,9 +44,9 @@ def amp_step(
     return loss.detach()
 
 
-amp_step.leaves_out(TRAINING, DATA + " sliced double")
-amp_step.leaves_out("autocast leaves double precision alone, which nobody mixes", "double_model")
-amp_step.leaves_out("a norm is a length", "number_zero number_negative number_large limit")
+amp_step.exempt(TRAINING, DATA + " sliced double")
+amp_step.exempt("autocast leaves double precision alone, which nobody mixes", "double_model")
+amp_step.exempt("a norm is a length", "number_zero number_negative number_large limit")
 
 
 @amp_step.checks
@@ -64,7 +64,7 @@ def _(case: Case) -> None:
         for batch in batches(sizes, scale=5.0):
             x, y = (part.to(here) for part in batch)
             # the scaler objects to a wrong order, in words that do not say what is wrong
-            with case.rather(lambda log=training.log: _scaler_in_order(case, log.text)):
+            with case.diagnose_first(lambda log=training.log: _scaler_in_order(case, log.text)):
                 got, waits = training.call(case, training.scaler, x, y, dtype, max_norm)
             _scaler_in_order(case, training.log.text)
             computed, text = training.log.passes[0].dtype if training.log.passes else dtype, training.log.text
@@ -78,7 +78,7 @@ def _(case: Case) -> None:
                 ("W" in text, "leaves autocast on while it unscales, steps or updates",
                  "the forward pass and the loss stand under autocast, and nothing else"),
             ):  # fmt: skip
-                case.instead(when, name, why)
+                case.fail_if(when, name, why)
             training.followed(case)
             # after a step the weights differ by what 16 bits round
             rtol = 1e-4 if sizes == (1,) else 1e-2
@@ -86,14 +86,14 @@ def _(case: Case) -> None:
             training.equal(case, tolerance=0.05)
             case.budget("host reads", waits, 1, "scaler.step() looks once whether a gradient is inf; that is enough")
             left, why = training.scaler.get_scale(), "scaler.update() knows when to change it"
-            case.instead(left != scale, "sets the scale itself", why, expected=scale, got=left)
+            case.fail_if(left != scale, "sets the scale itself", why, expected=scale, got=left)
     training = Training(here, scale=2.0**40)
     x, y = (part.to(here) for part in batches((4,))[0])
     training.call(case, training.scaler, x, y, torch.float16, 1.0)
     why = "scaler.step(optimizer) sees that they are inf and leaves the step out"
-    case.instead(training.moved().any(), "steps where gradients overflow", why)
+    case.fail_if(training.moved().any(), "steps where gradients overflow", why)
     why = "scaler.update() does: without it every step is left out"
-    case.instead(training.scaler.get_scale() >= 2.0**40, "does not make the scale smaller after an overflow", why)
+    case.fail_if(training.scaler.get_scale() >= 2.0**40, "does not make the scale smaller after an overflow", why)
     for device in (case.device, elsewhere(case.device), torch.device("cpu")):  # "`images.device.type` names the device"
         for model in models():
             if next(model.parameters()).dtype == torch.float32:
@@ -108,7 +108,7 @@ def _follows_a_mixed_step(case: Case, model: nn.Module, device: torch.device) ->
     model.register_forward_hook(lambda module, args, logits: formats.append(logits.dtype))
     follows(case, model, amp_step, scaler, images, y.to(device), torch.bfloat16, 0.5, tolerance=1e-3)
     name = f"computes the forward pass in {formats[-1]}, with images on {device}"
-    case.instead(formats[-1] != torch.bfloat16, name, "`images.device.type` names the device to autocast")
+    case.fail_if(formats[-1] != torch.bfloat16, name, "`images.device.type` names the device to autocast")
     case.equal(images, edges.on(x, device), why="the batch is the caller's")
 
 
@@ -130,7 +130,7 @@ _DISORDER = (  # what the log shows of the scaler, as patterns: see `training.Lo
 def _scaler_in_order(case: Case, text: str) -> None:
     """Fail with what the log shows of the scaler to be wrong, also where an error has ended the step."""
     for pattern, name, why in _DISORDER:
-        case.instead(re.search(pattern, text), name, why)
+        case.fail_if(re.search(pattern, text), name, why)
 
 
 amp_step.alternative(

@@ -36,16 +36,16 @@ def evaluate(model: nn.Module, loader: Iterable, device: torch.device) -> float:
     return right.item() / total
 
 
-evaluate.leaves_out(
+evaluate.exempt(
     "the loader holds data, which is given",
     "scalar empty permuted sliced huge tiny not_finite half bfloat16 bool complex default_type",
 )
-evaluate.leaves_out("of no samples there is no share", "no_entries")
-evaluate.leaves_out(
+evaluate.exempt("of no samples there is no share", "no_entries")
+evaluate.exempt(
     "only what the model answers counts, and it gets no optimizer",
     "shared two_groups scalar_parameter",
 )
-evaluate.leaves_out("dropout draws, and a model cannot be kept for later", "second_call unchanged random_state")
+evaluate.exempt("dropout draws, and a model cannot be kept for later", "second_call unchanged random_state")
 
 
 @evaluate.checks
@@ -88,10 +88,10 @@ def _(case: Case) -> None:
              "the caller goes on training them"),
             (changed, f"changes the model: {changed}", "an evaluation changes no parameter"),
         ):  # fmt: skip
-            case.instead(when, name, why)
+            case.fail_if(when, name, why)
         layers = model.layers.eval()
         right = sum((layers(x.to(device)).argmax(dim=1) == y.to(device)).sum().item() for x, y in data) / sum(sizes)
-        case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
+        case.fail_if(isinstance(got, torch.Tensor), "returns a tensor, expected a float", ".item() reads it", got=got)
         case.equal(got, right)
     _keeps_the_model(case)
 
@@ -115,7 +115,7 @@ def _keeps_the_model(case: Case) -> None:
             case.equal(case.call(model, given, case.device, modifies=True, draws=True), right / 6)
         unchanged(case, before, model, "an evaluation leaves the model as it was")
         same = all(one.grad is old for one, old in zip(model.parameters(), gradients, strict=True))
-        case.instead(not same, "changes the gradients of the model", "the caller may still use them")
+        case.fail_if(not same, "changes the gradients of the model", "the caller may still use them")
     exact, (x, y) = Classifier().double(), data[1]
     device = edges.supporting(case.device, exact)
     right = (exact.to(device).layers(x.double().to(device)).argmax(dim=1) == y.to(device)).float().mean().item()

@@ -22,19 +22,19 @@ def mean_loss(losses: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
     return total / sum(sizes)
 
 
-mean_loss.leaves_out(
+mean_loss.exempt(
     "each loss is a number of shape (), in a tensor of its own",
     "empty single odd permuted sliced tied",
 )
-mean_loss.leaves_out(
+mean_loss.exempt(
     "of no batch there is no mean, and a batch has samples",
     "no_entries number_zero number_negative number_large limit",
 )
-mean_loss.leaves_out(
+mean_loss.exempt(
     "a loss is a floating-point number, whose sum 16 bits do not hold",
     "half bfloat16 whole bool complex not_finite",
 )
-mean_loss.leaves_out("the losses' own type is meant", "default_type")
+mean_loss.exempt("the losses' own type is meant", "default_type")
 
 
 @mean_loss.checks
@@ -54,14 +54,14 @@ def _(case: Case) -> None:
         got = case.call(losses, sizes)
         counts = case.counts
         right = sum(v * s for v, s in zip(values, sizes, strict=True)) / sum(sizes)
-        case.instead(
+        case.fail_if(
             isinstance(got, int | float),
             "returns a Python number",
             "to read it, the host waits for the device: return the tensor",
             got=got,
         )
         why = "multiply and add on the device: the host does not need the numbers"
-        case.instead(counts.host_reads or counts.copies_d2h, "lets the host read values", why)
+        case.fail_if(counts.host_reads or counts.copies_d2h, "lets the host read values", why)
         case.equal(got, torch.tensor(right, device=case.device))
     for device, dtype in (
         (elsewhere(case.device), torch.float32),

@@ -38,7 +38,7 @@ class _SavedRun:
         self.scheduler = _StepLR(self.optimizer, step_size=2, gamma=0.5)
         self.progress = case.call(self.model, self.optimizer, self.scheduler, modifies=True)
         for method in ("state_dict", "load_state_dict"):
-            case.instead(not callable(getattr(self.progress, method, None)), f"has no method {method}")
+            case.fail_if(not callable(getattr(self.progress, method, None)), f"has no method {method}")
 
     def losses(self, data: list) -> list[float]:
         """Train on these batches and return the losses."""
@@ -91,8 +91,8 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     """Save on the device of the case and go on on the device `then`, after a load with this `map_location`."""
     data, first = batches((6,) * 6), _SavedRun(case)
     begin = getattr(first.progress, "step", None)
-    case.instead(begin is None, "has no `step`", "the loop counts it up")
-    case.instead(difference(begin, 0), "`step` is not 0 at first", "no step is done", expected=0, got=begin)
+    case.fail_if(begin is None, "has no `step`", "the loop counts it up")
+    case.fail_if(difference(begin, 0), "`step` is not 0 at first", "no step is done", expected=0, got=begin)
     first.losses(data[:3])
     first.progress.step = 3
     state = _through_a_file(case, case.use(first.progress.state_dict, draws=False), location)
@@ -104,9 +104,9 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     given, before = _State(copy.deepcopy(dict(state))), state_of(second.model)
     case.use(second.progress.load_state_dict, given, modifies=True, draws=True)
     changed = difference(dict(given), dict(state), where="state")
-    case.instead(changed, f"changes the state that it loads: {changed}", "it may be loaded once more")
+    case.fail_if(changed, f"changes the state that it loads: {changed}", "it may be loaded once more")
     same_objects = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
-    case.instead(
+    case.fail_if(
         not same_objects,
         "gives the model new parameters",
         "the optimizer trains those of before: load_state_dict copies into them, unless assign=True",
@@ -114,12 +114,12 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     unchanged(case, before, second.model, "only numbers, step and random states are put back")
     step = getattr(second.progress, "step", None)
     wrong = difference(step, 3) or isinstance(step, float)
-    case.instead(wrong, "the step is not what it was", _WHY["step"], expected=3, got=step)
+    case.fail_if(wrong, "the step is not what it was", _WHY["step"], expected=3, got=step)
     now, got = second.parts(), second.losses(data[3:])
     # The simulated GPU draws from the CPU's generator, and evaluation alone reads averages: losses may be equal.
     shown = {} if got == expected else {"expected": expected, "got": got}
     for name, value in was.items():
-        case.instead(difference(now[name], value), f"the {name} is not what it was", _WHY[name], **shown)
+        case.fail_if(difference(now[name], value), f"the {name} is not what it was", _WHY[name], **shown)
     tolerance = 1e-5 if case.device.type in ("mps", "xpu") else 0  # on these two, the last bits may differ
     case.equal(got, expected, rtol=tolerance, atol=0)
 
@@ -137,7 +137,7 @@ def _another_process(case: Case) -> None:
 
 def _through_a_file(case: Case, state: Any, location: str | None) -> Any:
     """Return the state as a file gives it back; fail where it cannot be written, or be loaded safely."""
-    case.instead(not isinstance(state, dict), f"state_dict() returns {type(state).__name__}, expected a dict")
+    case.fail_if(not isinstance(state, dict), f"state_dict() returns {type(state).__name__}, expected a dict")
     file = io.BytesIO()
     try:
         torch.save(state, file)

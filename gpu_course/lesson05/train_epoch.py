@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edges, edit, exercise
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere
 from gpu_course.lesson05.training import DATA, PINNING, Training, batches, follows, loader, models
 
@@ -43,8 +43,8 @@ def train_epoch(
     return mean, share
 
 
-train_epoch.leaves_out(TRAINING, DATA + " sliced half bfloat16")
-train_epoch.leaves_out("of no samples there is no mean", "no_entries")
+train_epoch.exempt(TRAINING, DATA + " sliced half bfloat16")
+train_epoch.exempt("of no samples there is no mean", "no_entries")
 
 
 @train_epoch.checks
@@ -59,17 +59,17 @@ def _(case: Case) -> None:
         copies = [one for one in case.counts.copies if one.direction == "h2d" and one.bytes in sent]
         name = "copies with non_blocking=True from memory that is not pinned"
         why = "this device reads the batch later, when another one may stand in its memory: non_blocking=CAN_PIN"
-        case.instead(device.type not in PINNING and any(one.non_blocking for one in copies), name, why)
+        case.fail_if(device.type not in PINNING and any(one.non_blocking for one in copies), name, why)
         training.followed(case, len(data))
         training.equal(case)
-        case.instead(
+        case.fail_if(
             max((one.graphs_kept for one in training.log.passes), default=0) > 2,
             "keeps the graph of every batch",
             "a sum of losses that are not detached holds all of them: add loss.detach()",
         )
         got = tuple(got) if isinstance(got, list) else got
         tensors = isinstance(got, tuple) and any(isinstance(value, torch.Tensor) for value in got)
-        case.instead(tensors, "returns tensors, expected two floats", "one .tolist() at the end reads both", got=got)
+        case.fail_if(tensors, "returns tensors, expected two floats", "one .tolist() at the end reads both", got=got)
         case.equal(got, right, rtol=1e-4, atol=1e-5)
         case.budget(
             "synchronisations an epoch",
@@ -79,7 +79,7 @@ def _(case: Case) -> None:
             "queued: add up on the device and read once, at the end",
         )
         held = device.type in PINNING and not all(one.non_blocking for one in copies)
-        case.instead(held, "copies batches without non_blocking=CAN_PIN", "from pinned memory the host need not wait")
+        case.fail_if(held, "copies batches without non_blocking=CAN_PIN", "from pinned memory the host need not wait")
     for model in models():
         dtype = next(model.parameters()).dtype
         rows = edges.permuted(torch.randn(4, 6, dtype=dtype)), edges.sliced(torch.randn(1, 6, dtype=dtype))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, difference, edges, exercise
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere
 from gpu_course.lesson05.training import DATA, Training, a_loss, batches, follows, models
 
@@ -35,7 +35,7 @@ def train_step(
     return loss.detach()  # without the graph, which would keep the batch alive
 
 
-train_step.leaves_out(TRAINING, DATA + " half bfloat16")
+train_step.exempt(TRAINING, DATA + " half bfloat16")
 
 
 @train_step.checks
@@ -47,14 +47,14 @@ def _(case: Case) -> None:
         for x, y in batches((5, 1), scale=20.0):  # long gradients: clipping would show
             given = [x.clone(), y.clone()]
             got, waits = training.call(case, x, y, device)
-            case.instead(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
+            case.fail_if(difference([x, y], given), "modifies the batch", "the next epoch sees it again")
             training.followed(case)
             a_loss(case, got, training.expected(x, y)[0])
             training.equal(case)
             why = "a name outside holds the loss, and with it all that its backward pass needed: keep loss.detach()"
-            case.instead(_keeps_a_graph(training.log.passes), "keeps the graph of the step", why)
+            case.fail_if(_keeps_a_graph(training.log.passes), "keeps the graph of the step", why)
             why = "print, .item(), .cpu() and synchronize() in every step keep the queue empty"
-            case.instead(waits, "lets the host wait for the device", why)
+            case.fail_if(waits, "lets the host wait for the device", why)
     for model in models():  # "train `model`", whatever it is
         x = torch.randn(3, 6, dtype=next(model.parameters()).dtype)
         device = edges.supporting(case.device, model)

@@ -27,10 +27,10 @@ DATA = "scalar empty huge tiny not_finite bool complex default_type evaluation f
 def a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) -> None:
     """Fail unless `got` is this loss, a detached tensor."""
     why = "to read it, the host waits for the device at every step; return the tensor"
-    case.instead(isinstance(got, int | float), "returns a Python number", why, got=got)
+    case.fail_if(isinstance(got, int | float), "returns a Python number", why, got=got)
     holds = isinstance(got, torch.Tensor) and got.requires_grad
     why = "whoever keeps the loss then keeps all that its backward pass needs: return loss.detach()"
-    case.instead(holds, "returns a loss that still holds its graph", why)
+    case.fail_if(holds, "returns a loss that still holds its graph", why)
     case.equal(got, expected, rtol=rtol, why="it is the mean loss of the batch before the step")
 
 
@@ -218,7 +218,7 @@ class Training:
             (len(passes) != steps, f"runs the model {len(passes)} time(s), not {steps}",
              "loss and right answers come from the logits that were trained on: another pass costs as much again"),
         ):  # fmt: skip
-            case.instead(when, name, why)
+            case.fail_if(when, name, why)
 
     def equal(self, case: Case, tolerance: float = 1e-3) -> None:
         """Fail unless the parameters are what they should be, but for this share of their way; the last are shown."""
@@ -229,7 +229,7 @@ class Training:
         expected, got = ({"layers.3.bias has moved by": one[-3:]} for one in (right, moved))
         far = not (moved - right).norm() <= tolerance * right.norm()  # or NaN
         why = "the gradients of the mean loss and the optimizer's learning rate and momentum make the step"
-        case.instead(far, f"{how}, after call {self.calls}", why, expected=expected, got=got)
+        case.fail_if(far, f"{how}, after call {self.calls}", why, expected=expected, got=got)
 
 
 class _Scaled(nn.Linear):

@@ -18,7 +18,7 @@ def at_most(total_ms: float, idle_ms: dict[str, float], removed: list[str]) -> f
     return total_ms / (total_ms - sum(idle_ms[cause] for cause in removed))
 
 
-at_most.leaves_out("a time is not below 0, and what the kernels take remains", "number_negative number_large limit")
+at_most.exempt("a time is not below 0, and what the kernels take remains", "number_negative number_large limit")
 
 
 @at_most.checks

@@ -34,31 +34,31 @@ def diagnose() -> dict[int, set[str]]:
     }
 
 
-diagnose.leaves_out("it takes no argument", "other_input")
-diagnose.leaves_out("an answer in words stays what it is", "second_call")
+diagnose.exempt("it takes no argument", "other_input")
+diagnose.exempt("an answer in words stays what it is", "second_call")
 
 
 @diagnose.checks
 def _(case: Case) -> None:
     got = case.call()
-    case.instead(not isinstance(got, dict), "returns no dict", "a set of causes for each number is asked for", got=got)
+    case.fail_if(not isinstance(got, dict), "returns no dict", "a set of causes for each number is asked for", got=got)
     strange = [number for number in got if number not in CASES or isinstance(number, float)]
-    case.instead(strange, f"has the key {strange[:1]}", "the cases have the numbers 1 to 7", got=got)
+    case.fail_if(strange, f"has the key {strange[:1]}", "the cases have the numbers 1 to 7", got=got)
     other = next((number for number in got if not isinstance(got[number], Set)), 0)
     kind = type(got.get(other)).__name__
-    case.instead(other, f"gives case {other} a {kind}, not a set", "a set of causes is asked for: {…}", got=got)
+    case.fail_if(other, f"gives case {other} a {kind}, not a set", "a set of causes is asked for: {…}", got=got)
     given = {number: _causes(got.get(number)) for number in CASES}
     for number, causes in given.items():
-        case.instead(not causes, f"case {number}: no cause is named", f"choose from {', '.join(CAUSES)}")
+        case.fail_if(not causes, f"case {number}: no cause is named", f"choose from {', '.join(CAUSES)}")
         unknown = sorted(causes - set(CAUSES))
-        case.instead(
+        case.fail_if(
             unknown, f"case {number}: {', '.join(unknown)} is none of the causes", f"choose from {', '.join(CAUSES)}"
         )
     for number, causes in given.items():
         right = CASES[number][0]
         for cause in sorted((causes & set(CAUSES)) - right):
-            case.instead(True, f"case {number}: {cause} is not what keeps it back", evidence(number, cause))
-        case.instead(
+            case.fail_if(True, f"case {number}: {cause} is not what keeps it back", evidence(number, cause))
+        case.fail_if(
             not right <= causes,
             f"case {number}: that is not all",
             "more than one cause keeps its GPU idle: "

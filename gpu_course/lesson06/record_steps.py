@@ -24,8 +24,8 @@ def record_steps(first: int, last: int) -> Callable[[int], ProfilerAction]:
     return schedule(wait=first - 1, warmup=1, active=last - first + 1, repeat=1)
 
 
-record_steps.leaves_out("a step is a small number, from 1 on", "number_negative number_large")
-record_steps.leaves_out("it returns a function", "second_call")
+record_steps.exempt("a step is a small number, from 1 on", "number_negative number_large")
+record_steps.exempt("it returns a function", "second_call")
 
 
 @record_steps.checks
@@ -35,9 +35,9 @@ def _(case: Case) -> None:
         with warnings.catch_warnings():  # torch warns of a schedule without a warm-up; the check says it better
             warnings.simplefilter("ignore", UserWarning)
             made = case.call(first, last)
-        case.instead(not callable(made), "returns no schedule", "torch.profiler.schedule(…) makes one", got=made)
+        case.fail_if(not callable(made), "returns no schedule", "torch.profiler.schedule(…) makes one", got=made)
         actions = [case.use(made, step) for step in range(2 * last + 8)]  # a second round would end there
-        case.instead(
+        case.fail_if(
             not all(isinstance(action, ProfilerAction) for action in actions),
             "the schedule returns no ProfilerAction",
             got=actions[0],
@@ -46,12 +46,12 @@ def _(case: Case) -> None:
         shown = "".join(names.get(action, "R") for action in actions)
         saves = [step for step, action in enumerate(actions) if action == ProfilerAction.RECORD_AND_SAVE]
         expected = ("-" * (first - 1) + "w" + "R" * (last - first + 1)).ljust(len(actions), "-")
-        case.instead(
+        case.fail_if(
             shown == expected and last not in saves,
             "does not hand the profile over after the last step",
             "ProfilerAction.RECORD_AND_SAVE does that: return it for the step `last`",
         )
-        case.instead(
+        case.fail_if(
             shown == expected and saves != [last],
             f"hands the profile over after {len(saves)} steps",
             "each RECORD_AND_SAVE ends a recording: return it for the step `last` alone",

@@ -55,8 +55,8 @@ def repair_both(
     return torch.stack(losses).mean().item(), largest.item(), step_ms
 
 
-repair_both.leaves_out("the simulated GPU keeps the time, and no place is named", "cpu elsewhere default_type")
-repair_both.leaves_out(
+repair_both.exempt("the simulated GPU keeps the time, and no place is named", "cpu elsewhere default_type")
+repair_both.exempt(
     "it trains the model of its case, as the case made it",
     "models second_call other_input unchanged",
 )
@@ -73,27 +73,27 @@ def _(case: Case) -> None:
     run.do(lambda *given: case.call(*given, clock, torch.get_device_module("sim").synchronize, modifies=True))
     compare(case, 6, run)
     steps = len(run.steps)
-    case.instead(len(read) < 2, "does not read the clock twice", f"it reads it {len(read)} time(s)")
+    case.fail_if(len(read) < 2, "does not read the clock twice", f"it reads it {len(read)} time(s)")
     starts = [idle for done, idle in read if done == 1]
-    case.instead(
+    case.fail_if(
         not starts and read[0][0] == 0,
         "measures the first step too",
         "the first step waits for the first "
         "batch, and on a real GPU for much else that no later step does: start the clock behind it",
     )
-    case.instead(not starts, "leaves out more than the first step", f"{read[0][0]} were done when the clock started")
-    case.instead(
+    case.fail_if(not starts, "leaves out more than the first step", f"{read[0][0]} were done when the clock started")
+    case.fail_if(
         False in starts[-1:],
         "starts the clock while the GPU is still busy",
         "what is left of the first step then counts as time of the others: synchronize() before clock()",
     )
-    case.instead(
+    case.fail_if(
         not read[-1][1],
         "stops the clock before the GPU is done",
         "you measure the time of the launches alone: synchronize() before clock()",
     )
     took = run.steps[0].elapsed_time(run.steps[-1]) / (steps - 1)
-    case.instead(not isinstance(run.got, tuple) or len(run.got) != 3, "does not return a tuple of three", got=run.got)
+    case.fail_if(not isinstance(run.got, tuple) or len(run.got) != 3, "does not return a tuple of three", got=run.got)
     case.equal(run.got[:2], original(6).got, rtol=1e-5)
     why = f"ms a step, from the end of the first of {steps} steps to the end of the last: that is {steps - 1} steps"
     case.equal(run.got[2], took, rtol=0.08, why=why)

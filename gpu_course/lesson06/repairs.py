@@ -20,7 +20,7 @@ def repaired(number: int, program: Callable) -> None:
             run = tried(case, number)
             needed = original(number).got
             shown = ", ".join(f"{one:.4f}" for one in (needed if isinstance(needed, tuple) else (needed,)))
-            case.instead(difference(run.got, needed, rtol=1e-4), "returns something else", f"the case returns {shown}")
+            case.fail_if(difference(run.got, needed, rtol=1e-4), "returns something else", f"the case returns {shown}")
         except WrongAnswer as wrong:
             name, why = wrong.finding.name, wrong.finding.why
             return f"not repaired: it {name} ({why})" if why else f"not repaired: it {name}"
@@ -47,12 +47,12 @@ def compare(case: Case, number: int, run: CaseRun) -> None:
         ("backward passes", run.backwards, before.backwards),
         ("optimizer steps", len(run.steps), len(before.steps)),
     ):
-        case.instead(did < needed, "is faster by doing less", f"{what}: {did} instead of {needed}")
-        case.instead(did > needed, "does more than before", f"{what}: {did} instead of {needed}")
+        case.fail_if(did < needed, "is faster by doing less", f"{what}: {did} instead of {needed}")
+        case.fail_if(did > needed, "does more than before", f"{what}: {did} instead of {needed}")
     mode = all(module.training for module in run.model.modules())
-    case.instead(not mode, "leaves the model in evaluation mode", "it came in training mode, and the caller goes on")
+    case.fail_if(not mode, "leaves the model in evaluation mode", "it came in training mode, and the caller goes on")
     other = (run.learned() - before.learned()).norm() / before.learned().norm()
-    case.instead(
+    case.fail_if(
         other > 0.01,
         "changes the result",
         "the parameters move elsewhere than before",
@@ -69,31 +69,31 @@ def compare(case: Case, number: int, run: CaseRun) -> None:
         left, lost = lost_ms(run.timeline)[cause], lost_ms(before.timeline)[cause]
         launches = [len(one.timeline.select("launch")) for one in (run, before)]
         same = f"{left:.2f} ms of idle GPU are put down to this cause, {lost:.2f} ms before"
-        case.instead(
+        case.fail_if(
             cause == "synchronisation" and steps <= behind,
             "reads one number after the other behind the loop",
             f"the host waits {behind} times there: make one tensor of all of them, and read that once",
         )
-        case.instead(
+        case.fail_if(
             cause == "synchronisation" and steps <= reads < 0.9 * were,
             "moves the synchronisation, does not remove it",
             f"the host waits {reads} times in {steps} steps: one read at the end is enough",
         )
-        case.instead(
+        case.fail_if(
             left > 0.25 * lost and launches[0] < 0.9 * launches[1] and len(CASES[number][0]) == 1,
             "repairs another cause",
             f"{launches[0]} launches instead of {launches[1]}, but {same}",
         )
-        case.instead(0.25 * lost < left < 0.8 * lost, f"leaves part of a cause: {cause}", same)
-        case.instead(left > 0.25 * lost, f"leaves a cause as it is: {cause}", same)
-        case.instead(
+        case.fail_if(0.25 * lost < left < 0.8 * lost, f"leaves part of a cause: {cause}", same)
+        case.fail_if(left > 0.25 * lost, f"leaves a cause as it is: {cause}", same)
+        case.fail_if(
             cause == "host work" and reads >= steps,
             "brings the data back to the host in every step",
             f"the host waits {reads} times in {steps} steps: the device can compute this itself",
         )
     gained = sum(lost_ms(before.timeline)[cause] for cause in CASES[number][0])
     total, allowed = run.timeline.total_ms, before.timeline.total_ms - 0.6 * gained
-    case.instead(
+    case.fail_if(
         total > allowed,
         "removes the cause, and is slow for another reason",
         f"{total:.2f} ms, expected at most {allowed:.2f}; before {before.timeline.total_ms:.2f}. The host launches "

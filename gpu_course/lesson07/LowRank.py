@@ -51,14 +51,14 @@ class _Large(TorchDispatchMode):
         return made
 
 
-LowRank.leaves_out(
+LowRank.exempt(
     "the layer is handed on to `linear`, which says what its input is",
     "huge tiny not_finite zero tied scalar empty single permuted sliced",
 )
-LowRank.leaves_out("in two formats of `linear.weight` is seen that it is looked at", "formats default_type")
-LowRank.leaves_out("of `linear` only the device and the format are asked", "models places")
-LowRank.leaves_out("a rank is a small number above 0", "numbers")
-LowRank.leaves_out("`down` starts at random, and a layer cannot be kept for later", "second_call random_state")
+LowRank.exempt("in two formats of `linear.weight` is seen that it is looked at", "formats default_type")
+LowRank.exempt("of `linear` only the device and the format are asked", "models places")
+LowRank.exempt("a rank is a small number above 0", "numbers")
+LowRank.exempt("`down` starts at random, and a layer cannot be kept for later", "second_call random_state")
 
 
 @LowRank.checks
@@ -76,28 +76,28 @@ def _(case: Case) -> None:
         if dtype == torch.float16:
             continue
         same = all(torch.equal(one, old) for one, old in zip(linear.parameters(), before, strict=True))
-        case.instead(not same, "changes the weights of `linear`", "they are what was learned before")
+        case.fail_if(not same, "changes the weights of `linear`", "they are what was learned before")
         x = torch.randn(*batch, inputs).to(case.device).requires_grad_()
         got = case.use(layer, x)
         case.equal(got, linear(x).detach(), atol=1e-5, why="`up` is zero at first, so the model starts as it was")
-        case.instead(layer.up.any(), "`up` does not start at zero", "then the model would start as another one")
-        case.instead(
+        case.fail_if(layer.up.any(), "`up` does not start at zero", "then the model would start as another one")
+        case.fail_if(
             not layer.down.any(),
             "starts both at zero",
             "the gradient of each is a product with the other: neither would ever change",
         )
-        case.instead(
+        case.fail_if(
             inputs > 2 and layer.down.unique().numel() == 1,
             "`down` is the same number everywhere",
             "its rows would get the same gradients and stay alike: random numbers tell them apart",
         )
         another = case.call(copy.deepcopy(linear).requires_grad_(), rank, modifies=True)
-        case.instead(
+        case.fail_if(
             inputs > 2 and torch.equal(layer.down, another.down),
             "`down` is the same in each layer",
             "random numbers are drawn anew: a generator with a seed of its own gives the same again",
         )
-        case.instead(
+        case.fail_if(
             inputs > 2 and layer.down.square().mean().sqrt() > 0.5,
             "`down` starts with large numbers",
             "the first steps of `up` would be large, too: a standard deviation of 0.02 is small",
@@ -108,26 +108,26 @@ def _(case: Case) -> None:
         with _Large(inputs * outputs) as large:
             got = case.use(layer, x)
         _equals_by_hand(case, layer, linear, x, got)
-        case.instead(not layer.training, "starts in evaluation mode", "a module starts in training mode")
+        case.fail_if(not layer.training, "starts in evaluation mode", "a module starts in training mode")
         _equals_by_hand(case, layer, linear, x, case.use(layer.eval(), x))  # what was trained counts there, too
-        case.instead(
+        case.fail_if(
             large.made,
             "computes a matrix as large as the weight",
             "x @ down.T is thin: multiply from left to right, and nothing large is made or kept",
         )
         case.backward(got)
         for name, parameter in (("up", layer.up), ("down", layer.down)):
-            case.instead(parameter.grad is None, f"gives `{name}` no gradient", "both are to be trained")
+            case.fail_if(parameter.grad is None, f"gives `{name}` no gradient", "both are to be trained")
         whole = (linear.weight + layer.up @ layer.down).detach().sum(0).expand(x.shape)  # of the sum of all outputs
         same = x.grad is not None and torch.allclose(x.grad, whole, rtol=1e-4, atol=1e-4)
-        case.instead(
+        case.fail_if(
             not same,
             "gives x another gradient",
             "it flows through both terms, `linear` too: what comes before is trained by it",
             expected=whole,
             got=x.grad,
         )
-        case.instead(
+        case.fail_if(
             any(one.grad is not None for one in linear.parameters()),
             "gives `linear` a gradient",
             "a frozen weight has none: that is what is saved",
@@ -140,20 +140,20 @@ def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None
     outputs, inputs = linear.weight.shape
     for name, shape in (("up", (outputs, rank)), ("down", (rank, inputs))):
         parameter = getattr(layer, name, None)
-        case.instead(
+        case.fail_if(
             not isinstance(parameter, torch.Tensor), f"has no tensor `{name}`", "the layer trains `up` and `down`"
         )
-        case.instead(
+        case.fail_if(
             not isinstance(parameter, nn.Parameter),
             f"`{name}` is a plain tensor",
             "parameters() does not list it, so no optimizer trains it: nn.Parameter(…)",
         )
-        case.instead(not parameter.requires_grad, f"`{name}` is frozen", "it is to be trained")
-        case.instead(
+        case.fail_if(not parameter.requires_grad, f"`{name}` is frozen", "it is to be trained")
+        case.fail_if(
             tuple(parameter.shape) != shape, f"`{name}` has another shape", expected=shape, got=tuple(parameter.shape)
         )
         given, wanted = (parameter.device, parameter.dtype), (linear.weight.device, linear.weight.dtype)
-        case.instead(
+        case.fail_if(
             given != wanted,
             f"`{name}` is not where, or not as, the weight is",
             "a model on a device in 16 bits needs its new parts there, in 16 bits",
@@ -162,18 +162,18 @@ def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None
         )
     held = {id(one) for one in layer.parameters()}
     lacks = any(id(one) not in held for one in linear.parameters())
-    case.instead(
+    case.fail_if(
         lacks,
         "does not hold `linear` itself",
         "a copy takes the memory twice, and what is no module's part is neither moved nor saved",
     )
     trained = [name for name, one in linear.named_parameters() if one.requires_grad]
-    case.instead(
+    case.fail_if(
         trained,
         f"trains the {' and the '.join(trained)} of `linear`",
         "gradient and optimizer state are as large as they were: requires_grad_(False)",
     )
-    case.instead(len(held) != 2 + len(list(linear.parameters())), "has further parameters", "`up` and `down` alone")
+    case.fail_if(len(held) != 2 + len(list(linear.parameters())), "has further parameters", "`up` and `down` alone")
 
 
 def _equals_by_hand(case: Case, layer: Any, linear: nn.Linear, x: torch.Tensor, got: Any) -> None:

@@ -63,18 +63,18 @@ class _Batch:
     dtype: torch.dtype = torch.float64
 
 
-accumulate.leaves_out("a text has rows and tokens", "scalar empty single permuted sliced")
-accumulate.leaves_out(
+accumulate.exempt("a text has rows and tokens", "scalar empty single permuted sliced")
+accumulate.exempt(
     "inputs and tokens are ordinary numbers of the type that the model has",
     "huge tiny not_finite half bfloat16 double bool complex",
 )
-accumulate.leaves_out("the simulated GPU counts the memory, and no default is asked", "places default_type")
-accumulate.leaves_out(
+accumulate.exempt("the simulated GPU counts the memory, and no default is asked", "places default_type")
+accumulate.exempt(
     "the text leaves frozen weights open, and says that there are no gradients at first",
     "frozen all_frozen old_gradients two_groups scalar_parameter",
 )
-accumulate.leaves_out("rows are a small number above 0", "number_zero number_negative number_large limit")
-accumulate.leaves_out("it fills the gradients of the model that it is handed", "second_call unchanged")
+accumulate.exempt("rows are a small number above 0", "number_zero number_negative number_large limit")
+accumulate.exempt("it fills the gradients of the model that it is handed", "second_call unchanged")
 
 
 @accumulate.checks
@@ -101,13 +101,13 @@ def _accumulated(case: Case, batch: _Batch, rows: int) -> None:
     call = functools.partial(case.call, model, x, y, rows, modifies=True)
     spent = spend(floor, call)
     same = [torch.equal(old, one.cpu()) for old, one in zip(before, (x, y, *model.parameters()), strict=True)]
-    case.instead(not all(same[:2]), "modifies x or y", "the caller still needs the batch")
-    case.instead(not all(same[2:]), "takes a step", "the caller does, when the gradients are complete")
+    case.fail_if(not all(same[:2]), "modifies x or y", "the caller still needs the batch")
+    case.fail_if(not all(same[2:]), "takes a step", "the caller does, when the gradients are complete")
     unchanged(case, state, model, "the next step would go another way")
     grads = [parameter.grad for parameter in model.parameters()]
     missing = any(grad is None for grad in grads)
     why = "the caller steps after this: loss.backward() for each part, and no zero_grad after it"
-    case.instead(missing, "leaves parameters without a gradient", why)
+    case.fail_if(missing, "leaves parameters without a gradient", why)
     if not missing:
         _compare_gradient(case, vector(grads), spent.value, each)
     compare_loss(case, spent.value, loss.to(case.device))
@@ -120,7 +120,7 @@ def _accumulated(case: Case, batch: _Batch, rows: int) -> None:
         (most != min(rows, batch.size), f"takes {rows_of(most)} at a time, and `rows` is {rows}",
          "each part pays all launches" if most < rows else "the caller chose as many as the memory holds"),
     ):  # fmt: skip
-        case.instead(when, name, why)
+        case.fail_if(when, name, why)
     again, why = lambda: (model.zero_grad(), call()), "call backward for each part before the next one starts"
     over_budget(case, floor, spent, limit * 5 // 4, again, f"{rows_of(rows)} at a time: {why}")
 
@@ -161,7 +161,7 @@ def _compare_gradient(case: Case, got: torch.Tensor, loss: object, each: list[to
     """Fail unless the gradient `got` is the sum of what the rows add, `each`."""
     nan = bool(got.isnan().any()) or (isinstance(loss, torch.Tensor) and bool(loss.isnan().any()))
     why = "a part without tokens that count has no mean, 0 / 0: add up sums, divide by all"
-    case.instead(nan, "the loss or its gradient is NaN", why)
+    case.fail_if(nan, "the loss or its gradient is NaN", why)
     right = torch.stack(each).sum(0)
     if not nan and (got - right).norm() > 1e-4 * right.norm():  # .float() before the loss is right, 16 bits are not
         name_gradient(case, "the gradient", got, right, lambda: each)

@@ -82,10 +82,10 @@ class _Batches:
         return f"<{len(self.batches)} batches>"
 
 
-evaluate_batches.leaves_out("only what grows counts, whatever the model", "frozen all_frozen shared double_model")
-evaluate_batches.leaves_out("its parameters have shapes, and no optimizer comes with it", "scalar_parameter two_groups")
-evaluate_batches.leaves_out("the simulated GPU counts the memory", "places default_type")
-evaluate_batches.leaves_out("a model cannot be kept for later", "second_call unchanged")
+evaluate_batches.exempt("only what grows counts, whatever the model", "frozen all_frozen shared double_model")
+evaluate_batches.exempt("its parameters have shapes, and no optimizer comes with it", "scalar_parameter two_groups")
+evaluate_batches.exempt("the simulated GPU counts the memory", "places default_type")
+evaluate_batches.exempt("a model cannot be kept for later", "second_call unchanged")
 
 
 _ERRORS = {1: TypeError, 2: ValueError, 3: RuntimeError, 4: KeyError}  # by the number of rows
@@ -134,19 +134,19 @@ def _(case: Case) -> None:
     for rows, kind in ((1, TypeError), (2, ValueError), (4, KeyError)):  # "catch no other error"
         error = case.error_of(model, _Batches(floor, [(torch.rand(rows, 64), y[:rows])]), case.device)
         why = "it is a mistake in the program, and no bad batch: it must reach the caller"
-        case.instead(not isinstance(error, kind), f"catches a {kind.__name__}", why)
+        case.fail_if(not isinstance(error, kind), f"catches a {kind.__name__}", why)
     error = case.error_of(model, _damaged(good), case.device)
     why = "the model has not raised: no batch is bad, and what gives them is out of order"
-    case.instead(not isinstance(error, RuntimeError), "catches an error of what gives the batches", why)
+    case.fail_if(not isinstance(error, RuntimeError), "catches an error of what gives the batches", why)
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         probes = [_Batches(floor, batches), _Batches(floor, 2 * batches)]
         few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)
         products = sum(len(x) for x, _ in batches if x.shape[1] == 64) * 2 * 64 * 256  # of the first layer
-        case.instead(
+        case.fail_if(
             few.flops < products, "computes on the CPU what belongs on the device", "the model is on the device"
         )
         grown = many.peak_bytes - few.peak_bytes
-        case.instead(
+        case.fail_if(
             grown > _NEEDED * len(batches),
             f"leaks: the peak is {plots.bytes_text(grown)} higher with twice as many batches",
             "take one batch after the other, and keep numbers and words alone",
@@ -166,33 +166,33 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
         except RuntimeError as error:
             messages.append(str(error))
     got = case.call(model, probe, case.device, modifies=True)
-    case.instead(model.moved, "moves or casts the model", "it is where it belongs, and the caller goes on with it")
+    case.fail_if(model.moved, "moves or casts the model", "it is where it belongs, and the caller goes on with it")
     size, leaks = plots.bytes_text(probe.grown_bytes), probe.grown_bytes > _NEEDED
     why = "they may come from a generator, which gives them once"
-    case.instead(probe.passes > 1, "goes through the batches more than once", why)
+    case.fail_if(probe.passes > 1, "goes through the batches more than once", why)
     why = "a name refers to each batch, its loss or its graph: take one after the other, and keep numbers"
-    case.instead(leaks and not bad_ones, f"leaks: {size} more are alive after each batch", why)
+    case.fail_if(leaks and not bad_ones, f"leaks: {size} more are alive after each batch", why)
     why = "a stored error refers to the calls that it went through, and so to their tensors: keep its text"
-    case.instead(leaks, f"leaks: {size} more are alive after each failing batch", why)
+    case.fail_if(leaks, f"leaks: {size} more are alive after each failing batch", why)
     why = "there may be more of them than memory: take one after the other, and refer to none later"
-    case.instead(max(probe.alive) > 2, "leaks: keeps the batches, on the CPU", why)
+    case.fail_if(max(probe.alive) > 2, "leaks: keeps the batches, on the CPU", why)
     pair = isinstance(got, tuple | list) and len(got) == 2 and all(isinstance(one, list | tuple) for one in got)
     kinds = " and ".join(type(one).__name__ for one in got[:3]) if isinstance(got, tuple | list) else "no list"
-    case.instead(not pair, f"returns {type(got).__name__} ({kinds}), expected two lists", "losses and messages")
+    case.fail_if(not pair, f"returns {type(got).__name__} ({kinds}), expected two lists", "losses and messages")
     why = "a number refers to nothing, a tensor to memory of the device: loss.item()"
-    case.instead(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses", why)
+    case.fail_if(any(isinstance(one, torch.Tensor) for one in got[0]), "returns tensors for losses", why)
     why = "str(error) is the message; the error itself holds the calls it went through, with their tensors"
-    case.instead(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words", why)
+    case.fail_if(any(isinstance(one, BaseException) for one in got[1]), "returns errors instead of their words", why)
     why = "the except block hides an error of the answer's own"
-    case.instead(not bad_ones and got[1], f"notes an error for a good batch: {got[1][0] if got[1] else ''}", why)
+    case.fail_if(not bad_ones and got[1], f"notes an error for a good batch: {got[1][0] if got[1] else ''}", why)
     case.equal(list(got[0]), losses, rtol=1e-4, why="one mean loss for each good batch, in order")
     case.equal(list(got[1]), messages, why="str(error) for each failing batch, in order; it goes on after them")
     unchanged(case, state, model, "an evaluation changes nothing")
-    case.instead(
+    case.fail_if(
         any(one.grad is None or not (one.grad == 1).all() for one in model.parameters()),
         "changes the gradients of the model",
         "an evaluation calls no backward() and clears nothing: the caller may be in the middle of a training step",
     )
     left = floor.used_bytes - before
     why = "something still refers to tensors when it has returned: an attribute, a global name, a stored error"
-    case.instead(left > 0, f"leaves {plots.bytes_text(left)} alive", why)
+    case.fail_if(left > 0, f"leaves {plots.bytes_text(left)} alive", why)

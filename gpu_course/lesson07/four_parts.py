@@ -111,11 +111,11 @@ def _formats(module: nn.Module) -> str:
     )
 
 
-four_parts.leaves_out(
+four_parts.exempt(
     "only shapes, formats and what is trained count: on meta there is nothing else",
     "values places default_type evaluation old_gradients",
 )
-four_parts.leaves_out("it gets no optimizer, and a model cannot be kept for later", "two_groups second_call")
+four_parts.exempt("it gets no optimizer, and a model cannot be kept for later", "two_groups second_call")
 
 
 @four_parts.checks

@@ -72,8 +72,8 @@ class _Tries:
         return "step"
 
 
-largest_batch.leaves_out("a limit is a small number above 0", "number_zero number_negative number_large")
-largest_batch.leaves_out("it is handed a function", "second_call unchanged")
+largest_batch.exempt("a limit is a small number above 0", "number_zero number_negative number_large")
+largest_batch.exempt("it is handed a function", "second_call unchanged")
 
 
 @largest_batch.checks
@@ -86,12 +86,12 @@ def _(case: Case) -> None:
         with floor.memory.budget(3 * 1024 * largest + 1024 + 512):
             got = case.call(tries.step, limit, modifies=True)
         outside = [size for size in tries.sizes if not 1 <= size <= limit]
-        case.instead(
+        case.fail_if(
             outside,
             f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
             "there are no more rows, and a step without rows may fail for other reasons",
         )
-        case.instead(
+        case.fail_if(
             tries.inside and got != largest,
             "tries again inside the except block",
             "there the error still holds the tensors of the try that failed: leave the block first",
@@ -106,7 +106,7 @@ def _(case: Case) -> None:
             f"{limit if largest == limit else largest + 1}; it called step {len(tries.sizes)} times",
         )
         left = floor.used_bytes - before
-        case.instead(
+        case.fail_if(
             left > 0, f"leaves {left} bytes alive", "something still refers to what step made, a stored error perhaps"
         )
         case.budget(
@@ -135,7 +135,7 @@ def _raises_on(case: Case, fits: int, error: Exception) -> None:
             raise error
 
     raised = case.error_of(step, 100)
-    case.instead(
+    case.fail_if(
         raised is not error,
         f"hides an error that torch.OutOfMemoryError is not: {type(error).__name__}: {error}",
         "catch torch.OutOfMemoryError alone, not every RuntimeError, nor by the words of a message",

@@ -12,7 +12,7 @@ import simgpu
 from course_utils import data
 from gpu_course.checks import Case, exercise
 from gpu_course.common.budgets import Floor, Spent, over_budget, spend
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import named, state_of, unchanged
 from gpu_course.lesson07.accumulate import accumulate
 from gpu_course.lesson07.steps import Model, compare_loss, lies, name_gradient, row_gradients, rows_of, vector
@@ -56,12 +56,12 @@ def _(model, optimizer, x, y):
     return loss
 
 
-quarter_step.leaves_out(
+quarter_step.exempt(
     TRAINING,
     "shapes half bfloat16 double bool complex huge tiny not_finite zero negative places default_type second_call "
     "unchanged evaluation frozen all_frozen two_groups double_model scalar_parameter",
 )
-quarter_step.leaves_out("it is another step of the same training", "other_input")
+quarter_step.exempt("it is another step of the same training", "other_input")
 
 
 @quarter_step.checks
@@ -87,10 +87,10 @@ def _(case: Case) -> None:
         spent.append(spend(floor, call))
         moved_bytes += case.counts.bytes_d2h
         changed = any(not torch.equal(now.cpu(), before) for now, before in zip(batch, copies, strict=True))
-        case.instead(changed, "modifies x or y", "the caller still needs the batch")
-        case.instead(not steps, "takes no step with the given optimizer", "the weights change in optimizer.step()")
+        case.fail_if(changed, "modifies x or y", "the caller still needs the batch")
+        case.fail_if(not steps, "takes no step with the given optimizer", "the weights change in optimizer.step()")
         why = "gradients of all parts add up in .grad: step once, after all"
-        case.instead(len(steps) > 1, f"takes {len(steps)} steps", why)
+        case.fail_if(len(steps) > 1, f"takes {len(steps)} steps", why)
         now = vector(model.parameters())
         if not torch.allclose(now, weights[number + 1], rtol=1e-4, atol=2e-6):
             _name_change(case, number, now, weights)
@@ -98,7 +98,7 @@ def _(case: Case) -> None:
         compare_loss(case, spent[number].value, naive[number].value.to(case.device))
         fewer_flops = spent[number].flops < 0.99 * naive[number].flops
         why = "the budget is that of the device's memory, and the work stays there"
-        case.instead(fewer_flops, "computes on the CPU what belongs on the device", why)
+        case.fail_if(fewer_flops, "computes on the CPU what belongs on the device", why)
         unchanged(case, state, model, "the next step would go another way")
     at_once, again = max(model.went, default=0), "the" if model.again else "no"
     why = (
@@ -111,7 +111,7 @@ def _(case: Case) -> None:
     why = f"with {rows_of(at_once)} at a time: every part launches all kernels again (simulated time)"
     if moved_bytes > naive[0].peak_bytes:
         why = "what goes to the host and comes back waits for the bus (simulated time)"
-    case.instead(
+    case.fail_if(
         times > 6, f"the result is right, but it takes {times:.1f} times the naive time, and 6 are allowed", why
     )
 
@@ -155,10 +155,10 @@ def _name_change(case: Case, number: int, now: torch.Tensor, weights: list[torch
     if number:
         why = "something of the first step is left or lost: gradients, the optimizer's state, its settings"
         said = lies(now - weights[1], weights[2] - weights[1])
-        case.instead(True, "the first step is right, the second is not", why, **said)
+        case.fail_if(True, "the first step is right, the second is not", why, **said)
         return
     mine, right = now - weights[0], weights[1] - weights[0]
-    case.instead(
+    case.fail_if(
         not mine.any(),
         "takes a step, and no weight changes",
         "when optimizer.step() runs, the gradients must be in the model's parameters: backward before it, no "

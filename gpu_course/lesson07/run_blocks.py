@@ -105,20 +105,20 @@ _CASES = (
 )
 
 
-run_blocks.leaves_out(
+run_blocks.exempt(
     "a block says what its input is; here 32 rows of 16 numbers in float32 or float64",
     "scalar empty single odd permuted sliced half bfloat16 whole bool complex",
 )
-run_blocks.leaves_out("which numbers they are plays no part", "huge not_finite zero negative tied")
-run_blocks.leaves_out("the simulated GPU counts the memory, and makes nothing", "places default_type")
-run_blocks.leaves_out(
+run_blocks.exempt("which numbers they are plays no part", "huge not_finite zero negative tied")
+run_blocks.exempt("the simulated GPU counts the memory, and makes nothing", "places default_type")
+run_blocks.exempt(
     "a block is called as it is, whatever its parameters",
     "all_frozen old_gradients scalar_parameter",
 )
-run_blocks.leaves_out("without a graph nothing is kept, and no optimizer takes part", "evaluation two_groups")
-run_blocks.leaves_out("bytes are whole numbers above 0", "number_zero number_negative number_large")
-run_blocks.leaves_out("blocks stand in their order, and are several", "no_entries one_entry")
-run_blocks.leaves_out("dropout draws, and blocks cannot be kept for later", "second_call unchanged random_state")
+run_blocks.exempt("without a graph nothing is kept, and no optimizer takes part", "evaluation two_groups")
+run_blocks.exempt("bytes are whole numbers above 0", "number_zero number_negative number_large")
+run_blocks.exempt("blocks stand in their order, and are several", "no_entries one_entry")
+run_blocks.exempt("dropout draws, and blocks cannot be kept for later", "second_call unchanged random_state")
 
 
 @run_blocks.checks
@@ -155,7 +155,7 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
          "the caller's x stays as it is: use_reentrant=False works without"),
         (not torch.equal(x.detach().cpu(), x_before), "modifies x", "a block in front may need it for backward"),
     ):  # fmt: skip
-        case.instead(when, name, why)
+        case.fail_if(when, name, why)
     case.equal(got, expected, why="checkpointing changes memory and time, not the result")
     for when, name, why in (
         (case.counts.copies_d2h, "copies to the host",
@@ -163,15 +163,15 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
         (case.counts.host_reads, "lets the host read values",
          "it waits for all that is queued; bytes are known without: kept_bytes, limit_bytes and x.nbytes"),
     ):  # fmt: skip
-        case.instead(when, name, why)
+        case.fail_if(when, name, why)
     again = _backward(case, blocks, x, got, wanted)
-    case.instead(
+    case.fail_if(
         after > limit,
         f"the result is right, but it goes over the budget: {after:,} bytes are kept and the budget is {limit:,}",
         f"block i keeps kept_bytes[i], or x.nbytes if it is checkpointed; {again} of {len(blocks)} were",
     )
     fewest = _fewest(kept, x.nbytes, limit)
-    case.instead(
+    case.fail_if(
         again > fewest,
         f"the result is right, but {again} block{'s are' if again > 1 else ' is'} computed "
         f"again, and {fewest} would do",
@@ -182,13 +182,13 @@ def _check_blocks(case: Case, floor: Floor, blocks: nn.ModuleList, x: torch.Tens
 def _backward(case: Case, blocks: nn.ModuleList, x: torch.Tensor, got: torch.Tensor, wanted: list[torch.Tensor]) -> int:
     """Fail unless the gradients are as `wanted`, and return how many blocks were computed again for them."""
     why = "no gradient flows back: checkpoint(block, x, use_reentrant=False), even if x needs none"
-    case.instead(not got.requires_grad, "returns a result without a graph", why)
+    case.fail_if(not got.requires_grad, "returns a result without a graph", why)
     with case.going_back(), counting.count() as counts:
         grads = _gradients(blocks, x, got)
     names = [name for name, one in (("x", x), *blocks.named_parameters()) if one.requires_grad]
     without = [name for name, grad in zip(names, grads, strict=True) if grad is None]
     why = "without a graph a block cannot learn: checkpoint(block, x, use_reentrant=False)"
-    case.instead(without, f"gives {', '.join(without[:1])} no gradient", why)
+    case.fail_if(without, f"gives {', '.join(without[:1])} no gradient", why)
     for name, grad, right in zip(names, grads, wanted, strict=True):
         case.equal(grad, right, what=f"the gradient of {name}", why="it must be that of the plain blocks")
     return counts.by_operator["addmm"]

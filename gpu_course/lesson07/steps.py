@@ -74,7 +74,7 @@ def name_gradient(
         near = "comes near" if said["got"]["across it"] < 0.05 else "is another one than"
         name = f"{what} {near} that of the whole batch"
         why = "it must be the same: all rows and tokens, no further terms, nothing rounded to 16 bits as under autocast"
-        case.instead(True, name, why, **said)
+        case.fail_if(True, name, why, **said)
         return
     most = max(map(abs, shares))
     shares = [0.0 if abs(one) < 0.01 * most else one for one in shares]
@@ -87,7 +87,7 @@ def name_gradient(
         why = f"{_DIVIDE}, and let nothing else scale the gradient or the step"
     else:
         name, why = f"some rows count more than others in {what}", f"each row goes into one part: {_DIVIDE}"
-    case.instead(True, name, why, expected=" ".join("1" for _ in shares), got=" ".join(f"{one:.3g}" for one in shares))
+    case.fail_if(True, name, why, expected=" ".join("1" for _ in shares), got=" ".join(f"{one:.3g}" for one in shares))
 
 
 def token_loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor, reduction: str = "mean") -> torch.Tensor:
@@ -99,9 +99,9 @@ _DIVIDE = "divide each part's sum by the number of all tokens that count"
 
 def compare_loss(case: Case, value: object, expected: torch.Tensor) -> None:
     """Fail unless the answer returned the loss of the whole batch, of any floating format."""
-    case.instead(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
+    case.fail_if(isinstance(value, float), "returns a Python number", "to read it, the host waits for the device")
     why = "whoever keeps it keeps the graph: return loss.detach()"
-    case.instead(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph", why)
+    case.fail_if(isinstance(value, torch.Tensor) and value.requires_grad, "returns the loss with its graph", why)
     value = value.to(expected.dtype) if isinstance(value, torch.Tensor) and value.dim() == 0 else value
     why = "the mean loss of all tokens of the batch that count, before the step"
     case.equal(value, expected, rtol=1e-4, why=why)

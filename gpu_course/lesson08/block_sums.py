@@ -57,7 +57,7 @@ __global__ void block_sums(const float* x, float* out, int n) {
 """
 
 
-block_sums.leaves_out("it takes no argument", "other_input")
+block_sums.exempt("it takes no argument", "other_input")
 
 
 @block_sums.checks
@@ -65,7 +65,7 @@ def _(case: Case) -> None:
     if kernelcheck.why_not():
         raise simgpu.Unavailable(f"block_sums could not be checked. {kernelcheck.why_not().rstrip('.')}")
     source = case.call()
-    case.instead(not isinstance(source, str), f"returns a {type(source).__name__}, expected a text")
+    case.fail_if(not isinstance(source, str), f"returns a {type(source).__name__}, expected a text")
     try:
         kernel = kernelcheck.compile_cuda(source, "block_sums")
     except kernelcheck.CompileError as error:
@@ -84,7 +84,7 @@ def _(case: Case) -> None:
             why="one sum for each block of 256 elements; -99 stood there before",
         )
         alone = report.barriers < 3 * blocks and report.shared_accesses >= 512 * blocks  # 256 writes, 256 reads
-        case.instead(alone, "does not halve: one thread adds number by number", "that takes 255 steps, halving takes 8")
+        case.fail_if(alone, "does not halve: one thread adds number by number", "that takes 255 steps, halving takes 8")
         case.budget("bytes loaded", report.loaded_bytes, 4 * n, "each element is needed once")
         case.budget("requests of warps", report.requests, n // 8, "32 neighbours load 32 neighbours in one request")
         case.budget("bytes stored", report.stored_bytes, 4 * blocks, "one number a block")

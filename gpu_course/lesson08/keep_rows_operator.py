@@ -71,27 +71,27 @@ _FOR_NOTHING = "then x is copied, or saved again, for nothing"
 _STRIDES = "torch.compile computes addresses with the fake's strides: promise these, or return others"
 
 
-keep_rows_operator.leaves_out("x has rows and columns", "scalar")
-keep_rows_operator.leaves_out("which numbers they are plays no part, but for their mean", "tiny not_finite")
-keep_rows_operator.leaves_out(
+keep_rows_operator.exempt("x has rows and columns", "scalar")
+keep_rows_operator.exempt("which numbers they are plays no part, but for their mean", "tiny not_finite")
+keep_rows_operator.exempt(
     "a mean needs floating-point numbers, of which two formats are drawn",
     "bfloat16 bool complex",
 )
-keep_rows_operator.leaves_out("no default is asked", "default_type")
-keep_rows_operator.leaves_out("a level is any float", "number_large")
-keep_rows_operator.leaves_out("the operator is defined once", "second_call")
+keep_rows_operator.exempt("no default is asked", "default_type")
+keep_rows_operator.exempt("a level is any float", "number_large")
+keep_rows_operator.exempt("the operator is defined once", "second_call")
 
 
 @keep_rows_operator.checks
 def _(case: Case) -> None:
     operator = case.call("exercise08::rows_above")  # a name that no cell shows
-    case.instead(
+    case.fail_if(
         not isinstance(operator, torch.library.CustomOpDef),
         f"returns a {type(operator).__name__}",
         "return what torch.library.custom_op makes",
     )
     named = repr(operator) == "<CustomOpDef(exercise08::rows_above)>"
-    case.instead(not named, "has another name than the given one", "an operator is found by its name", got=operator)
+    case.fail_if(not named, "has another name than the given one", "an operator is found by its name", got=operator)
     numbers = torch.tensor(
         [[3.0, 1.0, -1.0], [1.0, -2.0, 0.5], [4.0, 5.0, 6.5], [0.25, -0.1, 0.5], [0.5, 0.5, 0.5]]
     )  # the last has a mean of `level`
@@ -106,7 +106,7 @@ def _(case: Case) -> None:
         case.equal(got, x.cpu()[kept].to(case.device))
         case.equal(counted, (seen + kept).to(case.device), why="`seen` counts how often each row was kept")
         case.equal(x, before, why="x stays as it is")
-        case.instead(not got.is_contiguous(), "returns rows that are not contiguous", _STRIDES)
+        case.fail_if(not got.is_contiguous(), "returns rows that are not contiguous", _STRIDES)
     edges.note("limit")  # a mean of exactly `level`
     for x, level in (
         (numbers, 0.0),
@@ -125,15 +125,15 @@ def _(case: Case) -> None:
         _fake_is_true(case, operator, x)
     results = torch.library.opcheck(operator, (numbers, 0.5, torch.zeros(5, dtype=torch.int64)), raise_exception=False)
     failed = [f"{test}: {str(said).splitlines()[0]}" for test, said in results.items() if said != "SUCCESS"]
-    case.instead(failed, f"opcheck fails. {'; '.join(failed)}")
+    case.fail_if(failed, f"opcheck fails. {'; '.join(failed)}")
 
 
 def _declares(case: Case, operator: torch.library.CustomOpDef) -> None:
     """Fail unless the schema says that `seen` is changed, and x is not."""
     schema = torch.ops.exercise08.rows_above.default._schema
     written = [argument.name for argument in schema.arguments if argument.is_write]
-    case.instead("seen" not in written, "does not declare that it changes `seen`", _UNSEEN)
-    case.instead("x" in written, "declares that it changes x", _FOR_NOTHING)
+    case.fail_if("seen" not in written, "does not declare that it changes `seen`", _UNSEEN)
+    case.fail_if("x" in written, "declares that it changes x", _FOR_NOTHING)
 
 
 def _fake_is_true(case: Case, operator: torch.library.CustomOpDef, x: torch.Tensor) -> None:
@@ -141,26 +141,26 @@ def _fake_is_true(case: Case, operator: torch.library.CustomOpDef, x: torch.Tens
     mode = FakeTensorMode(shape_env=ShapeEnv())
     fakes = mode.from_tensor(x), mode.from_tensor(torch.zeros(5, dtype=torch.int64))
     got = case.use(_Fake(operator, mode), fakes[0], 0.5, fakes[1], modifies=True)
-    case.instead(got is _NO_FAKE, "registers no fake", "fake tensors and torch.compile then stop at the operator")
+    case.fail_if(got is _NO_FAKE, "registers no fake", "fake tensors and torch.compile then stop at the operator")
     why = "torch.compile plans with what the fake says, and goes wrong where that is not true"
-    case.instead(not isinstance(got, torch.Tensor), f"its fake returns a {type(got).__name__}", why)
-    case.instead(got.dtype != x.dtype, "its fake has another dtype", why, expected=x.dtype, got=got.dtype)
-    case.instead(got.device != x.device, "its fake is on another device", why, expected=x.device, got=got.device)
-    case.instead(
+    case.fail_if(not isinstance(got, torch.Tensor), f"its fake returns a {type(got).__name__}", why)
+    case.fail_if(got.dtype != x.dtype, "its fake has another dtype", why, expected=x.dtype, got=got.dtype)
+    case.fail_if(got.device != x.device, "its fake is on another device", why, expected=x.device, got=got.device)
+    case.fail_if(
         got.dim() != 2 or _known(got.shape[1]) != x.shape[1],
         "its fake has another shape",
         why,
         expected=("rows kept", x.shape[1]),
         got=str(tuple(got.shape)),
     )
-    case.instead(
+    case.fail_if(
         _known(got.shape[0]) is not None,
         "its fake claims to know the number of rows",
         "only the numbers decide it, and a fake has none: get_ctx().new_dynamic_size()",
         expected="a new dynamic size",
         got=str(got.shape[0]),
     )
-    case.instead(_known(got.stride(1)) != 1, "its fake has other strides", why)
+    case.fail_if(_known(got.stride(1)) != 1, "its fake has other strides", why)
 
 
 def _known(size: int | torch.SymInt) -> int | None:

@@ -59,7 +59,7 @@ transpose.alternative(
 )
 
 
-transpose.leaves_out("it takes no argument", "other_input")
+transpose.exempt("it takes no argument", "other_input")
 
 
 @transpose.checks
@@ -67,7 +67,7 @@ def _(case: Case) -> None:
     if kernelcheck.why_not():
         raise simgpu.Unavailable(f"transpose could not be checked. {kernelcheck.why_not().rstrip('.')}")
     source = case.call()
-    case.instead(not isinstance(source, str), f"returns a {type(source).__name__}, expected a text")
+    case.fail_if(not isinstance(source, str), f"returns a {type(source).__name__}, expected a text")
     try:
         kernel = kernelcheck.compile_cuda(source, "transpose")
     except kernelcheck.CompileError as error:
@@ -84,7 +84,7 @@ def _(case: Case) -> None:
                 why = f"neighbours of a warp {verb} neighbours: through shared memory"
                 case.budget(f"32-byte sectors of {name}", report.by_array[name].sectors, x.numel() // 8, why)
         conflicts = report.bank_conflicts
-        case.instead(
+        case.fail_if(
             conflicts,
             f"the result is right, but it takes {conflicts} bank conflicts and the limit is 0",
             "32 threads of a warp want different banks of shared memory: how far apart do the rows of the tile begin?",

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_course.checks import Case, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import describe, on_ranks
 from gpu_course.lesson09 import cases, training
 
@@ -38,13 +38,13 @@ def accumulate(model: DistributedDataParallel, batches: list, loss_fn: Callable)
     backward(*batches[-1])  # all ranks average the sum
 
 
-accumulate.leaves_out("a micro-batch is what the model takes", "scalar empty single permuted sliced")
-accumulate.leaves_out(
+accumulate.exempt("a micro-batch is what the model takes", "scalar empty single permuted sliced")
+accumulate.exempt(
     RANKS,
     "huge tiny not_finite zero tied formats",
     "default_type no_entries order second_call unchanged random_state three_ranks four_ranks part uneven",
 )
-accumulate.leaves_out(
+accumulate.exempt(
     "only gradients are asked, whatever the model is",
     "evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
 )

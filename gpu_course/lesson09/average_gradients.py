@@ -5,8 +5,8 @@ import torch.distributed as dist
 from torch import nn
 
 from gpu_course.checks import Case, exercise
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.gradients import averaged, check_average
-from gpu_course.common.left_out import RANKS
 from gpu_course.common.ranks import describe, on_ranks
 from gpu_course.lesson09 import cases
 
@@ -34,12 +34,12 @@ def average_gradients(model: nn.Module) -> None:
             parameter.grad /= dist.get_world_size()
 
 
-average_gradients.leaves_out(RANKS, "default_type second_call unchanged random_state two_ranks four_ranks part")
-average_gradients.leaves_out(
+average_gradients.exempt(RANKS, "default_type second_call unchanged random_state two_ranks four_ranks part")
+average_gradients.exempt(
     "only gradients are asked, whatever the model is",
     "evaluation all_frozen two_groups scalar_parameter",
 )
-average_gradients.leaves_out("all ranks have the same model", "uneven")
+average_gradients.exempt("all ranks have the same model", "uneven")
 
 
 @average_gradients.checks

@@ -5,7 +5,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, DistributedSampler
 
 from gpu_course.checks import Case, exercise, shown
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson09 import cases, training
 
@@ -33,8 +33,8 @@ def epoch_batches(data: torch.Tensor, batch: int, epochs: int) -> list[list[torc
     return by_epoch
 
 
-epoch_batches.leaves_out("rows are handed on as they are", "scalar empty permuted sliced")
-epoch_batches.leaves_out(
+epoch_batches.exempt("rows are handed on as they are", "scalar empty permuted sliced")
+epoch_batches.exempt(
     RANKS,
     "values half bfloat16 bool complex",
     "default_type numbers second_call random_state two_ranks four_ranks part uneven",

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 from gpu_course.checks import Case, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.rank_calls import Call
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson09 import cases
@@ -40,13 +40,13 @@ def ring_all_reduce(x: torch.Tensor) -> torch.Tensor:
     return torch.cat(parts)
 
 
-ring_all_reduce.leaves_out("the text says one dimension, of which each rank has a part", "scalar empty permuted sliced")
-ring_all_reduce.leaves_out(
+ring_all_reduce.exempt("the text says one dimension, of which each rank has a part", "scalar empty permuted sliced")
+ring_all_reduce.exempt(
     RANKS,
     "tiny not_finite zero negative tied half bfloat16 whole bool complex",
     "default_type second_call random_state four_ranks part",
 )
-ring_all_reduce.leaves_out("x has one length on all ranks", "uneven")
+ring_all_reduce.exempt("x has one length on all ranks", "uneven")
 
 
 @ring_all_reduce.checks
@@ -72,19 +72,19 @@ def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) ->
     """Check what `rank` returned as the sum of `group`, and what it sent to whom."""
     expected, counts, n = torch.stack(group).sum(dim=0), call.counts, len(group)
     used = ", ".join(counts.collectives)
-    case.instead(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
+    case.fail_if(used, f"calls {used}", "build it from send and receive: isend, irecv, send, recv")
     check_call(case, call, rank)
     case.equal(call.value, expected, rtol=0, atol=0, what=f"rank {rank}'s result")
     case.budget("messages a rank", counts.messages, 2 * (n - 1), "a ring has two rounds of n - 1 steps")
     allowed = 2 * (n - 1) * max(part.nbytes for part in expected.tensor_split(n))
-    case.instead(
+    case.fail_if(
         counts.message_bytes > allowed,
         f"the result is right, but rank {rank} sends {counts.message_bytes:,} "
         f"bytes, and a ring needs at most {allowed:,}",
         "send one part of x in each step, not all of x",
     )
     others = sorted(counts.messages_to.keys() - {(rank + 1) % n})
-    case.instead(
+    case.fail_if(
         others,
         f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}",
         "in a ring each rank sends to its right neighbour only: every link is busy in every step",

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from gpu_course.checks import Case, edit, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import on_ranks
 from gpu_course.lesson09 import cases, training
 
@@ -47,8 +47,8 @@ def train(model: nn.Module, data: Dataset, path: Path, epochs: int) -> list[floa
     return losses
 
 
-train.leaves_out(RANKS, "default_type numbers second_call unchanged random_state two_ranks four_ranks part uneven")
-train.leaves_out(
+train.exempt(RANKS, "default_type numbers second_call unchanged random_state two_ranks four_ranks part uneven")
+train.exempt(
     "the script says which model and optimizer it trains",
     "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
 )

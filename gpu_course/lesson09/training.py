@@ -31,7 +31,7 @@ def check_shares(case: Case, by_rank: list[list[list[int]]], data: range) -> Non
         (not few and all(one == sorted(one) for one in by_rank[0]), "the data is not shuffled",
          "DistributedSampler shuffles by default"),
     ):  # fmt: skip
-        case.instead(when, name, why, **shown)
+        case.fail_if(when, name, why, **shown)
     for epoch, shares in enumerate(zip(*by_rank, strict=True)):
         seen, shown["got"] = set().union(*shares), f"epoch {epoch}: {list(shares)}"
         for when, name, why in (
@@ -46,7 +46,7 @@ def check_shares(case: Case, by_rank: list[list[list[int]]], data: range) -> Non
             (len(shares[0]) > share, "samples are repeated more often than needed",
              "repeat only as many as make the shares equal: each one is more work"),
         ):  # fmt: skip
-            case.instead(when, name, why, **shown)
+            case.fail_if(when, name, why, **shown)
     for rank in () if few else by_rank:
         for when, name, why in (
             (len(set(map(tuple, rank))) < len(rank), "epochs have the same order",
@@ -54,19 +54,19 @@ def check_shares(case: Case, by_rank: list[list[list[int]]], data: range) -> Non
             (len(set(map(frozenset, rank))) == 1, "a rank has the same rows in every epoch", "no rank ever meets the "
              "rest: DistributedSampler shares all data out anew after sampler.set_epoch(epoch)"),
         ):  # fmt: skip
-            case.instead(when, name, why, expected="another order in each epoch", got=rank)
+            case.fail_if(when, name, why, expected="another order in each epoch", got=rank)
 
 
 def epochs_of(case: Case, value: Any, data: torch.Tensor, batch: int, epochs: int) -> list[list[int]]:
     """Return the first number of each row that a rank saw in each epoch, in order."""
     right = isinstance(value, list) and len(value) == epochs and all(isinstance(epoch, list) for epoch in value)
-    case.instead(not right, f"must return a list with one list of batches for each of the {epochs} epochs", got=value)
+    case.fail_if(not right, f"must return a list with one list of batches for each of the {epochs} epochs", got=value)
     row = data.dtype, data.shape[1:]
     for epoch in value:
         rows = all(isinstance(one, torch.Tensor) and (one.dtype, one.shape[1:]) == row and one.dim() for one in epoch)
-        case.instead(not rows, "a batch must be a tensor of rows of data, as DataLoader gives it", got=epoch)
+        case.fail_if(not rows, "a batch must be a tensor of rows of data, as DataLoader gives it", got=epoch)
         sizes = [len(one) for one in epoch]
-        case.instead(
+        case.fail_if(
             any(size > batch for size in sizes) or any(size < batch for size in sizes[:-1]),
             f"has batches of {sizes} rows, expected {batch} in each but the last",
         )
@@ -84,7 +84,7 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
         times = collectives["all_reduce"]
         missing = [name for name, gradient in after.items() if gradient is None]
         why = "the loss of what the model returned leads to them: call backward() on it, and no zero_grad() afterwards"
-        case.instead(len(missing) == len(after), f"no parameter has a gradient on rank {rank}", why)
+        case.fail_if(len(missing) == len(after), f"no parameter has a gradient on rank {rank}", why)
         for when, name, why in (
             (seen["weights"], "changes the parameters", "the optimizer does that, when the gradients are complete"),
             (seen["graphs"] > 1, f"the graphs of {seen['graphs']} micro-batches are alive at once",
@@ -96,11 +96,11 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
              "the last micro-batch outside of no_sync, and call model(x), not model.module(x)"),
             (missing, f"{', '.join(missing)} has no gradient on rank {rank}", "the optimizer needs it"),
         ):  # fmt: skip
-            case.instead(when, name, why)
+            case.fail_if(when, name, why)
         for name, parameter in model.named_parameters():
             got, other = after[name], others[name]
             apart = got is not None and other is not None and not torch.allclose(got, other, rtol=1e-3, atol=1e-6)
-            case.instead(
+            case.fail_if(
                 apart,
                 f"rank 0 and rank 1 have different gradients of {name}",
                 "what is added after the synchronisation stays on its own rank: let the last micro-batch synchronise",
@@ -114,9 +114,9 @@ def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> No
             (times > 1, f"the result is right, but it synchronises {times} times",
              "the gradients of all micro-batches can travel once, added up"),
         ):  # fmt: skip
-            case.instead(when, name, why)
+            case.fail_if(when, name, why)
         for what, there in seen["left"].items():
-            case.instead(there, f"leaves {what}", "put it back: the code that runs afterwards would behave differently")
+            case.fail_if(there, f"leaves {what}", "put it back: the code that runs afterwards would behave differently")
 
 
 def check_training(case: Case, ranks: list[dict[str, Any]]) -> bool:
@@ -134,7 +134,7 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> bool:
          f"the ranks take {taken} samples in {cases.EPOCHS} epochs, expected {share * cases.EPOCHS} each",
          "train in this process, on each sample of the share once an epoch"),
     ):  # fmt: skip
-        case.instead(when, name, why)
+        case.fail_if(when, name, why)
     asked = [torch.tensor(rank["asked"]).view(cases.EPOCHS, -1).tolist() for rank in ranks]
     check_shares(case, asked, range(cases.LENGTH))
     states, (state, losses) = [rank["state"] for rank in ranks], _in_one_process(asked)
@@ -150,14 +150,14 @@ def check_training(case: Case, ranks: list[dict[str, Any]]) -> bool:
          "in each step clear the gradients, average them once, and step as the given optimizer does",
          state, states[0]),
     ):  # fmt: skip
-        case.instead(when, name, why, expected=expected[shown] if expected else ..., got=got[shown])
+        case.fail_if(when, name, why, expected=expected[shown] if expected else ..., got=got[shown])
     values = [rank["call"].value for rank in ranks]
     none = [value is None or (isinstance(value, list) and not value) for value in values]
-    case.instead(not none[0] and any(none), "only rank 0 returns the losses", "each rank can return them", got=values)
+    case.fail_if(not none[0] and any(none), "only rank 0 returns the losses", "each rank can return them", got=values)
     for rank, got in enumerate(values):
         case.equal(got, losses, rtol=1e-4, what=f"rank {rank}'s result")
         once = ranks[rank]["once"]
-        case.instead(not isinstance(once, list) or len(once) != 1, "asked for one epoch, it returns no single loss",
+        case.fail_if(not isinstance(once, list) or len(once) != 1, "asked for one epoch, it returns no single loss",
                      "how many epochs there are is said by `epochs`", got=once)  # fmt: skip
     return all(not difference(got, losses, rtol=1e-4, atol=1e-6) for got in values)
 
@@ -193,7 +193,7 @@ def check_files(case: Case, ranks: list[dict[str, Any]]) -> None:
         (not files[0], "rank 0 writes no file", "save the model on rank 0, to path"),
         ([*files[0]] != ["model.pt"], f"writes {', '.join(files[0])}, expected model.pt", "path names the file"),
     ):  # fmt: skip
-        case.instead(when, name, why)
+        case.fail_if(when, name, why)
     try:
         with warnings.catch_warnings(action="ignore"):
             saved = torch.load(io.BytesIO(files[0]["model.pt"]), weights_only=True)
@@ -205,5 +205,5 @@ def check_files(case: Case, ranks: list[dict[str, Any]]) -> None:
         (any(str(name).startswith("module.") for name in saved or ()), 'the names in the file begin with "module."',
          "a model without DistributedDataParallel cannot load them: save ddp.module.state_dict()"),
     ):  # fmt: skip
-        case.instead(when, name, why)
+        case.fail_if(when, name, why)
     case.equal(dict(saved), ranks[0]["state"], why="the file must hold all of the trained model, buffers too")

@@ -33,13 +33,13 @@ def choose_measured() -> dict[str, tuple[int, int, int, int, int]]:
     }
 
 
-choose_measured.leaves_out("it takes no argument", "other_input")
+choose_measured.exempt("it takes no argument", "other_input")
 
 
 @choose_measured.checks
 def _(case: Case) -> None:
     got = case.call()
-    case.instead(
+    case.fail_if(
         not isinstance(got, dict) or {*got} != {*MEASURED},
         "does not answer the three tasks",
         f'return {{"1B on 64 GPUs": {_SIZES}, "8B on 64 GPUs": …, "80B on 128 GPUs": …}}',
@@ -52,17 +52,17 @@ def _(case: Case) -> None:
 def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice: Any) -> None:
     """Check one choice by what was measured."""
     case.about(f"choose_measured() for {task}: {choice}", case.device)
-    case.instead(not whole_numbers(choice, 5), f"is not {_SIZES}", "a tuple of five whole numbers")
+    case.fail_if(not whole_numbers(choice, 5), f"is not {_SIZES}", "a tuple of five whole numbers")
     data, tensor, pipeline = choice[:3]
     gpus = tried[0].gpus
-    case.instead(
+    case.fail_if(
         data * tensor * pipeline != gpus,
         f"is a mesh of {data * tensor * pipeline} GPUs, expected {gpus}",
         "the product of data, tensor and pipeline ranks is the number of GPUs",
     )
     run = next((one for one in tried if (*one.way, one.each) == choice), None)
     others = _listed(tried, choice[:3])
-    case.instead(
+    case.fail_if(
         run is None,
         "was not tried by anybody",
         f"of this mesh they tried {others}"
@@ -70,7 +70,7 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
         else "data, tensor and pipeline ranks were powers of two, tensor ranks at most 32, the ZeRO stage 0 or 1",
     )
     case.about(f"choose_measured() for {task}: {choice}, {_billions(run):.2g} billion parameters a rank,", case.device)
-    case.instead(
+    case.fail_if(
         not run.tokens_per_s,
         "ran out of memory or crashed",
         "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks, and activations of `each` sequences",
@@ -79,29 +79,29 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
     ratio = run.step_s / fastest.step_s
     said = f"{run.step_s:.2f} s a step were measured, and {fastest.step_s:.2f} s for the fastest way"
     slow = ratio > _LIMIT
-    case.instead(
+    case.fail_if(
         slow and run.tensor > measured.CLUSTER.per_machine,
         "tensor parallel across machines",
         f"{said}: its all-reduces, four a layer, leave the machine of {measured.CLUSTER.per_machine} GPUs",
     )
-    case.instead(
+    case.fail_if(
         slow and run.pipeline - 1 > (_LIMIT - 1) * run.micro,
         "a pipeline with few micro-batches",
         f"{said}: {run.micro} micro-batches for {run.pipeline} ranks, so the bubble is "
         f"{(run.pipeline - 1) / (run.micro + run.pipeline - 1):.0%}",
     )
-    case.instead(
+    case.fail_if(
         slow and run.kind == measured.LEFT_OUT[0],
         "fills the memory",
         f"{said}: with {run.memory_gb:.0f} of 80 GB in use, an allocator has to free and ask again",
     )
-    case.instead(
+    case.fail_if(
         slow and run.tensor > 1 and fastest.tensor < run.tensor,
         "has more tensor ranks than memory asks for",
         f"{said}: with {run.tensor} tensor ranks each product is {run.tensor} times smaller, and each layer "
         "waits for its all-reduces",
     )
-    case.instead(slow, f"takes {ratio:.2f} times as long as the fastest, and {_LIMIT} is the limit", said)
+    case.fail_if(slow, f"takes {ratio:.2f} times as long as the fastest, and {_LIMIT} is the limit", said)
 
 
 def _listed(tried: tuple[measured.Run, ...], mesh: tuple[int, ...]) -> str:

@@ -43,7 +43,7 @@ def choose_meshes() -> dict[str, tuple[int, int, int]]:
 _MOST_PLANS = 30  # in one call; a search tries hundreds
 
 
-choose_meshes.leaves_out("it takes no argument", "other_input")
+choose_meshes.exempt("it takes no argument", "other_input")
 
 
 @choose_meshes.checks
@@ -51,13 +51,13 @@ def _(case: Case) -> None:
     counted = mock.Mock(wraps=plans.Rank)  # each plan makes one
     with mock.patch.object(plans, "Rank", counted):
         got = case.call()
-    case.instead(
+    case.fail_if(
         counted.call_count > _MOST_PLANS,
         f"tries {counted.call_count} meshes: that is a search, not a choice",
         "the next cluster is in no list: reason which mesh suits, and try a few",
         got=got,
     )
-    case.instead(
+    case.fail_if(
         not isinstance(got, dict) or {*got} != {*TASKS},
         "does not answer the three tasks",
         'return {"large": (tensor, pipeline, stage), "slow": …, "wide": …}',
@@ -70,7 +70,7 @@ def _(case: Case) -> None:
 def _check_mesh(case: Case, name: str, task: dict[str, Any], mesh: Any) -> None:
     """Check one choice by the explorer's formulas."""
     case.about(f"choose_meshes() for {name}: {mesh}", case.device)
-    case.instead(
+    case.fail_if(
         not whole_numbers(mesh, 3) or min(mesh) < 0 or mesh[2] > 3 or 0 in mesh[:2],
         "is no (tensor, pipeline, stage)",
         "a tuple of three whole numbers, the last from 0 to 3",
@@ -83,27 +83,27 @@ def _check_mesh(case: Case, name: str, task: dict[str, Any], mesh: Any) -> None:
     best, links = plans.plans(**task)[0], plans.CLUSTERS[task["cluster"]]
     slow, gap = made.step_s > 1.25 * best.step_s, made.step_s / best.step_s
     held = f"{made.memory_bytes / 2**30:.0f} GiB on the fullest rank, and a GPU has {made.room_bytes / 2**30:.0f}"
-    case.instead(not made.fits, "does not fit", held)
+    case.fail_if(not made.fits, "does not fit", held)
     most = max(list(made.times)[1:], key=made.times.__getitem__)  # beside computation
-    case.instead(
+    case.fail_if(
         slow and most == "tensor messages" and made.tensor > links.per_machine,
         "tensor parallel across machines",
         f"{made.times['tensor messages']:.1f} s of a step of {made.step_s:.1f} s: four all-reduces a layer, "
         f"which nothing hides, leave the machine of {links.per_machine} GPUs",
     )
-    case.instead(
+    case.fail_if(
         slow and most == "data messages" and made.stage > 1,
         "waits for what is sharded",
         f"gradients{' and parameters' * (made.stage == 3)} are sent for every "
         f"micro-batch: {made.times['data messages']:.1f} s of a step of {made.step_s:.1f} s over this link",
     )
-    case.instead(
+    case.fail_if(
         slow and most == "pipeline" and made.pipeline - 1 > 0.2 * made.micro_batches,
         "a pipeline with few micro-batches",
         f"{made.micro_batches} micro-batches for {made.pipeline} ranks: "
         f"{made.times['pipeline']:.2f} s of a step of {made.step_s:.2f} s are waiting and messages",
     )
-    case.instead(
+    case.fail_if(
         slow,
         f"takes {gap:.2f} times the best, and 1.25 is the limit",
         f"of {made.step_s:.2f} s most beside computation: {most}, {made.times[most]:.2f} s",

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.nn import functional as F
 
 from gpu_course.checks import Case, edit, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import check_call, describe, on_ranks
 
 # ---- gather an optimizer's state ------------------------------------------------------------------------------------
@@ -61,12 +61,12 @@ def _states(call: Callable) -> list[Any]:
     return states
 
 
-gather_state.leaves_out(
+gather_state.exempt(
     RANKS,
     "empty permuted sliced huge tiny not_finite negative formats",
     "default_type numbers lists second_call random_state four_ranks uneven",
 )
-gather_state.leaves_out("a mesh with a name of its own shows that it is used", "part")
+gather_state.exempt("a mesh with a name of its own shows that it is used", "part")
 
 
 @gather_state.checks
@@ -93,7 +93,7 @@ def _check_states(case: Case, nprocs: int) -> None:
             case.equal(call.value, _whole_state(total), what=f"rank {rank}'s result")
             sent, shard = call.counts.collective_bytes.copy(), 4 * -(-total // nprocs)
             sent["broadcast"] //= nprocs  # counted on each rank, given by one
-            case.instead(
+            case.fail_if(
                 sent.total() > 2 * shard + 8,
                 f"the result is right, but rank {rank} gives {sent.total()} bytes, and its shards have {2 * shard}",
                 "each rank gives its own part: all_gather, and no pickles",

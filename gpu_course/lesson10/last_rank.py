@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.probes import named
 
 
@@ -53,16 +53,16 @@ def _leaning(prediction: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     return F.mse_loss(prediction, target) + prediction.mean()
 
 
-last_rank.leaves_out(
+last_rank.exempt(
     RANKS,
     "scalar empty odd permuted sliced huge tiny not_finite zero tied formats default_type no_entries order unchanged",
 )
-last_rank.leaves_out("it works where the stage is", "cpu elsewhere")
-last_rank.leaves_out(
+last_rank.exempt("it works where the stage is", "cpu elsewhere")
+last_rank.exempt(
     "a stage is called as it is, whatever its parameters",
     "evaluation shared old_gradients two_groups double_model scalar_parameter",
 )
-last_rank.leaves_out("it adds to the gradients of the stage that it is handed", "second_call")
+last_rank.exempt("it adds to the gradients of the stage that it is handed", "second_call")
 
 
 @last_rank.checks
@@ -101,14 +101,14 @@ def _(case: Case) -> None:
             case.about(f"last_rank({line!r}, …, {loss_fn.__name__}){what}", case.device)
             gradients = {name: p.grad for name, p in stage.named_parameters() if p.grad is not None}
             without = ", ".join(sorted(wanted.keys() - gradients.keys()))
-            case.instead(without, f"no gradient in {without}", "the W actions must add to it")
+            case.fail_if(without, f"no gradient in {without}", "the W actions must add to it")
             case.equal(gradients, wanted, why="gradients of the weights: those of the mean loss over the whole batch")
             order = [int(word[1:]) for word in line.split() if word[0] == "I"]
             case.equal(
                 got, [whole.grad.chunk(micro)[at] for at in order], why="gradients of the inputs, in the order of I"
             )
             missing = sorted({*range(micro)} - seen.keys())
-            case.instead(
+            case.fail_if(
                 missing,
                 f"micro-batch {missing[0] if missing else ''} does not go through the stage by itself",
                 "F0 is the forward pass of micro-batch 0: do what the line says, one micro-batch after the other",
@@ -116,17 +116,17 @@ def _(case: Case) -> None:
             for index, (added, inputs) in seen.items():
                 before = line.split()[: line.split().index(f"F{index}")]
                 due = any(word[0] == "W" for word in before)
-                case.instead(
+                case.fail_if(
                     added and not due,
                     f"weights have gradients when micro-batch {index} goes forward, and no W stands before F{index}",
                     "do each action where the line has it: F goes forward, and W alone adds to these gradients",
                 )
-                case.instead(
+                case.fail_if(
                     due and not added and not frozen,
                     "goes forward before W is done",
                     "W stands before that F in the line: with it a micro-batch's activations are free",
                 )
-                case.instead(
+                case.fail_if(
                     inputs < sum(word[0] == "I" for word in before),
                     "goes forward before I is done",
                     "the rank before waits for that gradient: I stands before that F in the line",

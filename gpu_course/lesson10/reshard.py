@@ -5,7 +5,7 @@ import math
 import torch
 
 from gpu_course.checks import Case, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 
 # ---- reshard -------------------------------------------------------------------------------------------------------
 
@@ -48,14 +48,14 @@ def _rows(rows: int, n: int) -> list[range]:
     return [range(min(rank * each, rows), min((rank + 1) * each, rows)) for rank in range(n)]
 
 
-reshard.leaves_out(
+reshard.exempt(
     "rows are handed on as they are",
     "scalar permuted sliced huge tiny not_finite zero negative tied",
 )
-reshard.leaves_out("of two formats each is kept", "half double whole bool complex")
-reshard.leaves_out("files are read to the CPU", "cpu elsewhere")
-reshard.leaves_out(RANKS, "default_type numbers")
-reshard.leaves_out(
+reshard.exempt("of two formats each is kept", "half double whole bool complex")
+reshard.exempt("files are read to the CPU", "cpu elsewhere")
+reshard.exempt(RANKS, "default_type numbers")
+reshard.exempt(
     "there is a file for each of several ranks, and a case has them in another order",
     "no_entries one_entry order",
 )
@@ -73,7 +73,7 @@ def _(case: Case) -> None:
             why=f"{rows} rows, from {old} ranks to {new}",
         )
         views = [part for part in got if part.untyped_storage().nbytes() > part.nbytes]
-        case.instead(
+        case.fail_if(
             views,
             "returns views of the whole tensor",
             "torch.save writes all of the storage behind a view: each file would be as large as the model",

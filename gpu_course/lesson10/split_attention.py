@@ -11,7 +11,7 @@ from torch import nn
 
 from course_utils import counting
 from gpu_course.checks import Case, edit, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import check_call, describe, on_ranks
 
 
@@ -111,16 +111,16 @@ def attended(call: Callable) -> list[dict[str, Any]]:
     return results
 
 
-split_attention.leaves_out(
+split_attention.exempt(
     RANKS,
     "scalar empty single permuted sliced huge tiny not_finite zero tied formats",
     "default_type numbers second_call random_state two_ranks four_ranks uneven",
 )
-split_attention.leaves_out(
+split_attention.exempt(
     "the text says that there are two whole layers",
     "evaluation frozen all_frozen shared old_gradients two_groups double_model scalar_parameter",
 )
-split_attention.leaves_out("a mesh with a name of its own shows that it is used", "part")
+split_attention.exempt("a mesh with a name of its own shows that it is used", "part")
 
 
 @split_attention.checks
@@ -152,7 +152,7 @@ def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradient
         case.equal(seen["value"], right, what=f"rank {rank}'s result", **near)
     for rank, seen in enumerate(ranks):
         _, _, of_v = (part.chunk(len(ranks))[rank] for part in seen["gradients"]["qkv.bias"].chunk(3))
-        case.instead(not of_v.any(), f"the result is right, but rank {rank} does not compute its own heads",
+        case.fail_if(not of_v.any(), f"the result is right, but rank {rank} does not compute its own heads",
                      "rank 0 has the first: a rank keeps, and saves, the weights of its own heads alone")  # fmt: skip
         for name in ("x", "out.bias"):
             why = "all ranks hold it whole, and each must get all of its gradient"
@@ -175,7 +175,7 @@ def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradient
         (forward > size, hands.format(forward, "forward", size), once),
         (backward > size, hands.format(backward, "backward", size), once),
     ):  # fmt: skip
-        case.instead(when, f"the result is right, but {name}", why)
+        case.fail_if(when, f"the result is right, but {name}", why)
 
 
 split_attention.alternative(

@@ -15,7 +15,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from course_utils import memory
 from gpu_course.checks import Case, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import on_ranks
 from gpu_course.lesson10.sharding import sharded_over
 
@@ -112,10 +112,10 @@ def _started(call: Callable) -> tuple[Any, ...]:
     return dataclasses.replace(done, value=type(done.value)), values, sharded, peak_bytes
 
 
-start_sharded.leaves_out(
+start_sharded.exempt(
     RANKS, "shapes huge not_finite zero tied formats default_type numbers one_entry order calls three_ranks four_ranks"
 )
-start_sharded.leaves_out("a mesh with a name of its own shows that it is used", "part")
+start_sharded.exempt("a mesh with a name of its own shows that it is used", "part")
 
 
 @start_sharded.checks
@@ -131,16 +131,16 @@ def _(case: Case) -> None:
     )
     whole, size = _whole_blocks(_FEW), sum(value.nbytes for value in _whole_blocks(_MANY).parameters())
     for rank, (call, values, sharded, peak_bytes) in enumerate(ranks):
-        case.instead(
+        case.fail_if(
             not issubclass(call.value, nn.Sequential),
             f"returns {call.value.__name__}, expected an nn.Sequential",
             "return the model",
         )
         for done, what in zip(sharded, ("is not sharded over `mesh`", "has not a unit for each block"), strict=True):
-            case.instead(not done, f"returns a model that {what}", "call fully_shard on each block, then on the model")
+            case.fail_if(not done, f"returns a model that {what}", "call fully_shard on each block, then on the model")
         for name, expected in [*whole.named_parameters(), *whole.named_buffers()]:
             case.equal(values.get(name), expected.detach(), why=f"this is {name} on rank {rank}")
-        case.instead(
+        case.fail_if(
             rank and peak_bytes > 0.9 * size,
             "the result is right, but rank 1 holds the whole model at once",
             f"{peak_bytes:,} bytes, and a whole model of {_MANY} blocks has {size:,}: a rank may have memory for its "

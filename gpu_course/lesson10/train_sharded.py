@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
 from gpu_course.checks import Case, difference, edit, exercise
-from gpu_course.common.left_out import RANKS
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import check_call, on_ranks
 from gpu_course.lesson10.sharding import sharded_over
 
@@ -116,16 +116,16 @@ def _training(call: Callable) -> tuple[Any, bool, float]:
     return done, sharded, _largest_unit(trained)
 
 
-train_sharded.leaves_out(
+train_sharded.exempt(
     RANKS,
     "shapes huge tiny not_finite negative half bfloat16 double bool complex",
     "default_type lists calls three_ranks four_ranks uneven",
 )
-train_sharded.leaves_out(
+train_sharded.exempt(
     "the text says which model it is",
     "evaluation frozen all_frozen old_gradients two_groups double_model scalar_parameter",
 )
-train_sharded.leaves_out("a mesh with a name of its own shows that it is used", "part")
+train_sharded.exempt("a mesh with a name of its own shows that it is used", "part")
 
 
 @train_sharded.checks
@@ -143,7 +143,7 @@ def _(case: Case) -> None:
         check_call(case, call, rank)
         got = dict(call.value) if isinstance(call.value, dict) else call.value  # state_dict() gives an OrderedDict
         spread = isinstance(got, dict) and any(isinstance(value, DTensor) for value in got.values())
-        case.instead(
+        case.fail_if(
             spread, "returns DTensors", "each rank would return only its own part: full_tensor() gathers the whole"
         )
         case.equal(got, dict(_alone()), rtol=1e-4, what=f"rank {rank}'s result")
@@ -160,7 +160,7 @@ def _(case: Case) -> None:
              "each is freed behind its forward pass, and gathered again for its backward pass: so fully_shard does it, "
              "unless reshard_after_forward forbids that"),
         ):  # fmt: skip
-            case.instead(when, name, why)
+            case.fail_if(when, name, why)
 
 
 train_sharded.broken(

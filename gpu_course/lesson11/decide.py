@@ -71,9 +71,9 @@ _WEEKS: dict[str, dict[str, Any]] = {
 _DOING = {"lost": "training that was done again", "starting": "starts", "stuck": "waiting in a collective"}
 
 
-decide.leaves_out("its notes go on from call to call", "second_call")
-decide.leaves_out("a policy is judged by whole weeks", "other_input")
-decide.leaves_out("`notes` is its own to change", "unchanged")
+decide.exempt("its notes go on from call to call", "second_call")
+decide.exempt("a policy is judged by whole weeks", "other_input")
+decide.exempt("`notes` is its own to change", "unchanged")
 
 
 @decide.checks
@@ -82,7 +82,7 @@ def _(case: Case) -> None:
         lived = case.use(functools.partial(week.run, case.answer, **options), modifies=True)
         case.about(f"decide, in {name}", case.device)
         # in each of the four goodput must be at least 90 %
-        case.instead(lived.goodput < _LEAST, "goodput is too low", expected="90.0 % or more", got=_lost(lived))
+        case.fail_if(lived.goodput < _LEAST, "goodput is too low", expected="90.0 % or more", got=_lost(lived))
         if "events" in options:  # in the drills each failure gets its right cause
             _check_causes(case, lived)
 
@@ -91,7 +91,7 @@ def _check_causes(case: Case, lived: Week) -> None:
     """Fail where the first cause that was named after a failure is another one."""
     wrong = [one for one in lived.incidents if one.kind != one.named]
     first = f", first at hour {wrong[0].at_s / week.HOUR_S:.1f}" if wrong else ""
-    case.instead(
+    case.fail_if(
         wrong,
         f"failures are given another cause, or none{first}",
         "a cause is named by the first decision after a failure that has one",

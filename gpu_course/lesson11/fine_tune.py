@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gpu_course.checks import Case, edit, exercise
-from gpu_course.common.left_out import PROGRAM
+from gpu_course.common.exemptions import PROGRAM
 from gpu_course.lesson11.silent import Features
 from gpu_course.lesson11.watched import Batches, Passes, lets_errors_out, stepped, trained
 
@@ -63,7 +63,7 @@ def halves(count: int, different: bool = True) -> list[tuple[torch.Tensor, torch
     return Batches((one.clone(), (one[:, 0] > 0).long()) for one in x)
 
 
-fine_tune.leaves_out(
+fine_tune.exempt(
     PROGRAM,
     "scalar empty single permuted sliced huge tiny not_finite half bfloat16 double bool complex",
     "elsewhere default_type models lists second_call unchanged random_state",
@@ -86,14 +86,14 @@ def _(case: Case) -> None:
     finally:
         hook.remove()
     if torch.equal(head.weight.detach().cpu(), weight):
-        case.instead(not without, "never calls step()", "backward fills the gradients, step uses them")
+        case.fail_if(not without, "never calls step()", "backward fills the gradients, step uses them")
         name = "clears the gradients before the step has used them"
-        case.instead(all(without), name, "the order is zero_grad, backward, step")
+        case.fail_if(all(without), name, "the order is zero_grad, backward, step")
     right.requires_grad_(False)
     right.head = other
     losses = stepped(right, batches, lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]), 0.5)
     passes.check(case, rows=32)
-    case.instead(
+    case.fail_if(
         model.head is not head, "trains another head than the one that it is given", "the caller goes on with that one"
     )
     passes.modes(case, training=len(batches))

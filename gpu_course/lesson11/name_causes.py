@@ -41,7 +41,7 @@ def name_causes() -> dict[str, tuple[str, str]]:
     }
 
 
-name_causes.leaves_out("it takes no argument", "other_input")
+name_causes.exempt("it takes no argument", "other_input")
 
 
 @name_causes.checks
@@ -49,9 +49,9 @@ def _(case: Case) -> None:
     got = case.call()
     answers = got if isinstance(got, dict) else {}
     missing = [name for name in INCIDENTS if name not in answers]
-    case.instead(missing, "does not answer all incidents", f"missing: {', '.join(missing[:3])}")
+    case.fail_if(missing, "does not answer all incidents", f"missing: {', '.join(missing[:3])}")
     strange = [name for name in answers if name not in INCIDENTS]
-    case.instead(strange, f"has the key {strange[:1]}", "the names of the incidents are those of INCIDENTS")
+    case.fail_if(strange, f"has the key {strange[:1]}", "the names of the incidents are those of INCIDENTS")
     for name, incident in INCIDENTS.items():
         _check_answer(case, name, incident, answers.get(name))
 
@@ -61,11 +61,11 @@ def _check_answer(case: Case, name: str, incident: Incident, answer: Any) -> Non
     case.about(f"name_causes() for {name!r}: {answer}", case.device)
     pair = isinstance(answer, tuple) and len(answer) == 2
     known = pair and answer[0] in list(CAUSES) and answer[1] in list(LOOKS)  # lists take what is unhashable, too
-    case.instead(not known, "is not (cause, look) of the two lists", "print CAUSES and LOOKS, and copy the names")
+    case.fail_if(not known, "is not (cause, look) of the two lists", "print CAUSES and LOOKS, and copy the names")
     if known:
         cause, look = answer
-        case.instead(cause != incident.cause, f"its cause is not: {cause}", f"then {CAUSES[cause]}")
-        case.instead(look != incident.look, f"does not follow from {cause}", f"{look} shows {LOOKS[look]}")
+        case.fail_if(cause != incident.cause, f"its cause is not: {cause}", f"then {CAUSES[cause]}")
+        case.fail_if(look != incident.look, f"does not follow from {cause}", f"{look} shows {LOOKS[look]}")
 
 
 name_causes.alternative(

@@ -6,7 +6,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from gpu_course.checks import Case, exercise
-from gpu_course.common.left_out import PROGRAM
+from gpu_course.common.exemptions import PROGRAM
 from gpu_course.lesson11.photos import LENGTH, LIMIT_BYTES, SIZE, Archive, Samples, archive, brightness
 
 
@@ -46,8 +46,8 @@ photo_means.broken(
 )
 
 
-photo_means.leaves_out("counts are small numbers, from 0 on", "number_negative number_large limit")
-photo_means.leaves_out(PROGRAM, "second_call unchanged random_state")
+photo_means.exempt("counts are small numbers, from 0 on", "number_negative number_large limit")
+photo_means.exempt(PROGRAM, "second_call unchanged random_state")
 
 
 @photo_means.checks
@@ -56,18 +56,18 @@ def _(case: Case) -> None:
     with archive() as given:
         got = case.call(given, 2, modifies=True)
         decoded, processes, here, held = given.log()
-    case.instead(
+    case.fail_if(
         here,
         "reads in its own process",
         "then the memory is taken by your own process: when the system ends that one, all is lost",
     )
-    case.instead(
+    case.fail_if(
         len(set(decoded)) < LENGTH,
         f"leaves data out: {len(set(decoded))} of {LENGTH} photographs are read",
         "the mean of each was asked for",
     )
-    case.instead(min(held) < SIZE, "changes what the archive counts", "the memory is no larger for that")
-    case.instead(
+    case.fail_if(min(held) < SIZE, "changes what the archive counts", "the memory is no larger for that")
+    case.fail_if(
         max(held) > LIMIT_BYTES,
         f"holds {max(held) / 2**20:.0f} MiB of photographs in a worker, where {LIMIT_BYTES / 2**20:.0f} are allowed",
         "such a worker is killed; to start again only hides it",
@@ -78,12 +78,12 @@ def _(case: Case) -> None:
         rtol=1e-4,
         why="expected is the mean over all pixels of each photograph, in order",
     )
-    case.instead(processes != 2, f"reads in {processes} processes, not in 2", chosen)
+    case.fail_if(processes != 2, f"reads in {processes} processes, not in 2", chosen)
     case.budget("photographs read", len(decoded), LENGTH, "decoding is what takes the time")
     with archive() as given:  # without workers all is in this process, and its memory is seen too
         case.call(given, 0, modifies=True)
         *_, held = given.log()
-    case.instead(
+    case.fail_if(
         max(held) > LIMIT_BYTES,
         f"holds {max(held) / 2**20:.0f} MiB of photographs where it collects what the workers send",
         "a program that keeps all of them is killed as a worker is: keep a number of each",
@@ -92,12 +92,12 @@ def _(case: Case) -> None:
         error = case.error_of(given, 1)
         processes = given.log()[1]
         traceback.clear_frames(error.__traceback__ if error else None)  # who holds the loader holds its workers
-        case.instead(
+        case.fail_if(
             error is None,
             "swallows errors",
             "a damaged photograph no longer reaches the caller: repair the cause instead",
         )
-    case.instead(processes != 1, f"reads in {processes} processes, not in 1", chosen)
+    case.fail_if(processes != 1, f"reads in {processes} processes, not in 1", chosen)
 
 
 @photo_means.alternative("what is kept is a number for each photograph: worth it where they are asked for again")

@@ -6,7 +6,7 @@ from torch import nn
 
 from gpu_course.checks import Case, edit, exercise
 from gpu_course.common.budgets import Floor, over_budget, spend
-from gpu_course.common.left_out import PROGRAM
+from gpu_course.common.exemptions import PROGRAM
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
 BUDGET_BYTES = 640 * 2**10
@@ -65,7 +65,7 @@ def points(count: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return Batches((one, one[:, :4].argmax(dim=1)) for one in x)
 
 
-train_and_validate.leaves_out(
+train_and_validate.exempt(
     PROGRAM,
     "scalar empty single permuted sliced huge tiny not_finite half bfloat16 double bool complex",
     "elsewhere default_type models one_entry order second_call unchanged",
@@ -84,7 +84,7 @@ def _(case: Case) -> None:
     with torch.no_grad():
         wanted = torch.cat([F.cross_entropy(right(x), y, reduction="none") for x, y in held_out]).tolist()
     case.equal(spent.value, wanted, rtol=1e-4, why="expected is the loss of each held-out sample after training")
-    case.instead(
+    case.fail_if(
         len(backwards) > len(batches),
         "calls backward for held-out batches",
         "that frees the graphs, but it "
@@ -101,7 +101,7 @@ def _(case: Case) -> None:
         "a list of losses keeps their graphs, and these the activations of each batch",
     )
     trained(case, model, right)
-    case.instead(
+    case.fail_if(
         not all(one.requires_grad for one in model.parameters()),
         "leaves the model frozen",
         "the next training step would fail: record no graph instead",

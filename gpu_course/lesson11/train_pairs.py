@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edges, exercise
-from gpu_course.common.left_out import PROGRAM
+from gpu_course.common.exemptions import PROGRAM
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
 
@@ -69,7 +69,7 @@ def _pair_loss(model: nn.Module, batch: tuple) -> torch.Tensor:
     return torch.stack([sum(part for part in exp).log() - row[at] for at, (exp, row) in enumerate(rows)]).mean()
 
 
-train_pairs.leaves_out(
+train_pairs.exempt(
     PROGRAM,
     "scalar empty single permuted sliced huge tiny not_finite zero formats",
     "elsewhere default_type models lists second_call unchanged",
@@ -85,7 +85,7 @@ def _(case: Case) -> None:
         got = case.call(model, batches, case.device, modifies=True)
         passes.check(case, rows=30)
         formats = {one.dtype for one in passes.seen} - {torch.float16}
-        case.instead(
+        case.fail_if(
             formats,
             f"computes the products in {next(iter(formats), None)}",
             "float16 was asked for: the products take the time, and it is not they that fail",

@@ -45,22 +45,22 @@ class Passes:
     def check(self, case: Case, rows: int) -> None:
         """Fail where the model got fewer than `rows` rows, or some elsewhere than on the device of the case."""
         got, other = sum(one.rows for one in self.seen), [one.device for one in self.seen if one.device != case.device]
-        case.instead(got < rows, f"leaves data out: {got} of {rows} rows reach the model",
+        case.fail_if(got < rows, f"leaves data out: {got} of {rows} rows reach the model",
                      "a failure that is avoided so comes back with the next data", got=got,
                      expected=rows)  # fmt: skip
-        case.instead(other, f"computes on {(other or ['?'])[0]}, expected on {case.device}",
+        case.fail_if(other, f"computes on {(other or ['?'])[0]}, expected on {case.device}",
                      "there the failure is only out of sight, and the device stands idle")  # fmt: skip
 
     def once(self, case: Case, rows: int) -> None:
         """Fail where the model got more than `rows` rows. To be asked when the result is known to be right."""
         got = sum(one.rows for one in self.seen)
-        case.instead(got > rows, f"runs the model on {got} rows, where there are {rows}", "each pass costs time")
+        case.fail_if(got > rows, f"runs the model on {got} rows, where there are {rows}", "each pass costs time")
 
     def modes(self, case: Case, training: int) -> None:
         """Fail unless the first `training` passes were in training mode, and those behind them in evaluation mode."""
-        case.instead(not all(one.training for one in self.seen[:training]), "trains in evaluation mode",
+        case.fail_if(not all(one.training for one in self.seen[:training]), "trains in evaluation mode",
                      "dropout and batch norm then do not train: call model.train() first")  # fmt: skip
-        case.instead(any(one.training for one in self.seen[training:]), "judges in training mode",
+        case.fail_if(any(one.training for one in self.seen[training:]), "judges in training mode",
                      "dropout and batch norm then change the result: call model.eval() first")  # fmt: skip
 
 
@@ -87,4 +87,4 @@ def trained(case: Case, model: nn.Module, right: nn.Module, tolerance: float = 1
 
 def lets_errors_out(case: Case, *args: Any) -> None:
     """Fail where the answer, given a batch that does not fit the model, returns as if nothing had happened."""
-    case.instead(case.error_of(*args) is None, "swallows errors", _ERROR)
+    case.fail_if(case.error_of(*args) is None, "swallows errors", _ERROR)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, exercise
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 
 
 @exercise(
@@ -28,7 +28,7 @@ def attend(x: torch.Tensor, qkv: nn.Linear, heads: int) -> torch.Tensor:
     return mixed.transpose(1, 2).reshape(batch, time, width)
 
 
-attend.leaves_out(
+attend.exempt(
     TRAINING,
     "scalar empty sliced huge tiny not_finite zero tied formats places default_type models numbers second_call",
 )
@@ -55,7 +55,7 @@ def _(case: Case) -> None:
         counts = case.counts
         expected = _slowly(*slow, heads)
         case.equal(got, expected.detach().to(case.device), rtol=1e-4, atol=1e-4 * scale)
-        case.instead(counts.copies_h2d, "copies something to the device", "a mask, say: is_causal=True needs none")
+        case.fail_if(counts.copies_h2d, "copies something to the device", "a mask, say: is_causal=True needs none")
         operators[heads] = counts.operators
         if scale == 1:  # gradients of sharp maxima are too small to compare
             case.backward(got)
@@ -71,9 +71,9 @@ def _gradients(case: Case, got: tuple[torch.Tensor | None, ...], wanted: list[to
     Of one place alone nothing depends on q and k: their right gradients may be 0.
     """
     for name, value in zip(("the weight", "x"), got[::-1], strict=True):
-        case.instead(value is None, f"cuts the graph: no gradient reaches {name}", "what is before it never trains")
+        case.fail_if(value is None, f"cuts the graph: no gradient reaches {name}", "what is before it never trains")
     for name, part, right in zip("qkv", got[1].chunk(3), wanted[1].chunk(3), strict=True):
-        case.instead(
+        case.fail_if(
             right.abs().max() > 1e-5 and not part.any(),
             f"cuts the graph: no gradient reaches {name}",
             f"the rows of the weight that make {name} would never train: no detach() on the way",

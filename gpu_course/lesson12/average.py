@@ -7,8 +7,8 @@ import torch.distributed as dist
 from torch import nn
 
 from gpu_course.checks import Case, edit, exercise
+from gpu_course.common.exemptions import RANKS
 from gpu_course.common.gradients import averaged, check_average, odd, plain
-from gpu_course.common.left_out import RANKS
 from gpu_course.common.ranks import describe, on_ranks
 
 
@@ -33,10 +33,10 @@ def average(model: nn.Module) -> None:
         gradient.copy_(part.view_as(gradient))
 
 
-average.leaves_out(RANKS, "default_type unchanged random_state four_ranks part")
-average.leaves_out("the text says which model and which optimizer it is", "evaluation frozen all_frozen two_groups")
-average.leaves_out("it changes what it is handed, or gets a function or a model", "second_call")
-average.leaves_out("all ranks have the same model", "uneven")
+average.exempt(RANKS, "default_type unchanged random_state four_ranks part")
+average.exempt("the text says which model and which optimizer it is", "evaluation frozen all_frozen two_groups")
+average.exempt("it changes what it is handed, or gets a function or a model", "second_call")
+average.exempt("all ranks have the same model", "uneven")
 
 
 @average.checks
@@ -61,7 +61,7 @@ def _(case: Case) -> None:
                 case.budget("messages", counts.collectives.total() + counts.messages, 1, "each one has a latency")
                 others = ", ".join(name for name in counts.collectives if name != "all_reduce")
                 others = others or "all_reduce_coalesced" * seen["listed"]
-                case.instead(others, f"calls {others}, expected all_reduce", "it takes one tensor, and gives the sum")
+                case.fail_if(others, f"calls {others}, expected all_reduce", "it takes one tensor, and gives the sum")
 
 
 _KINDS = partial(nn.Linear, 3, 2), plain, odd

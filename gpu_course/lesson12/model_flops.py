@@ -26,7 +26,7 @@ def model_flops(width: int, layers: int, context: int, rows: int) -> int:
     return 3 * 2 * rows * context * (weights + attention)
 
 
-model_flops.leaves_out("sizes are small numbers above 0", "number_zero number_negative number_large limit")
+model_flops.exempt("sizes are small numbers above 0", "number_zero number_negative number_large limit")
 
 
 @model_flops.checks

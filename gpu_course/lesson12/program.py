@@ -162,7 +162,7 @@ class Trial:
     def made(self, case: ProgramCase, device: torch.device) -> tuple[nn.Module, Any]:
         """Return the program's model with the first weights, on `device`, and its optimizer."""
         model = case.run("make_model", **self.sizes.model)
-        case.instead(not isinstance(model, nn.Module), "make_model returns no module")
+        case.fail_if(not isinstance(model, nn.Module), "make_model returns no module")
         state = model.state_dict()
         wanted, shapes = ({name: tuple(value.shape) for name, value in one.items()} for one in (self.weights, state))
         if wanted != shapes:
@@ -254,12 +254,12 @@ def check_training(
     case: ProgramCase, losses: Any, weights: dict[str, torch.Tensor], right: Right, trial: Trial, coarse: bool
 ) -> None:
     """Fail unless the losses that were returned, and the weights that training left, are the right ones."""
-    case.instead(
+    case.fail_if(
         type(losses) is not list or not all(type(loss) is float for loss in losses),
         "train returns no list of floats",
         "what still has to be read or computed is work after the clock",
     )
-    case.instead(
+    case.fail_if(
         len(losses) != len(trial.starts),
         f"another number of steps: {len(losses)} losses for {len(trial.starts)} rows",
         "one step is asked for each row of starts",
@@ -267,12 +267,12 @@ def check_training(
     words = kind(coarse)
     loss_within, update_within = TOLERANCES[words]
     share = off(weights, right.weights, trial.weights)
-    case.instead(
+    case.fail_if(
         not share <= update_within,
         f"trains another way: the weights are off by {share:.1%} of their way, {update_within:.1%} are allowed {words}",
     )
     worst = max((abs(a - b) for a, b in zip(losses, right.losses, strict=True)), default=0.0)
-    case.instead(
+    case.fail_if(
         not worst <= loss_within,
         f"reports losses that are not those of its steps: one is off by "
         f"{worst:.4f} nats, {loss_within} are allowed {words}",
@@ -290,9 +290,9 @@ def _same_model(case: ProgramCase, model: nn.Module, trial: Trial) -> None:
 def _same_outputs(case: ProgramCase, got: Any, expected: torch.Tensor) -> None:
     """Fail unless a model's logits are those of the given one."""
     shape, wanted = tuple(getattr(got, "shape", ())), tuple(expected.shape)
-    case.instead(shape != wanted, f"the model returns the shape {shape}, expected {wanted}")
+    case.fail_if(shape != wanted, f"the model returns the shape {shape}, expected {wanted}")
     off = ((got.float() - expected).norm() / expected.norm()).item()
-    case.instead(
+    case.fail_if(
         not off < 0.02,
         f"another model: with the same weights its logits are off by {off:.0%}",
         "each layer is to be used as in the given program",
@@ -306,7 +306,7 @@ def _same_gpt(trial: Trial, case: ProgramCase, model: nn.Module, twin: nn.Module
         later = tokens.clone()
         later[:, -1] = (later[:, -1] + 1) % 256
         sees = (model(later)[:, :-1] - got[:, :-1]).abs().max() > 1e-3 * expected.std()
-        case.instead(
+        case.fail_if(
             sees, "sees the future: the last byte changes what is predicted before it", "attention must be causal"
         )
     _same_outputs(case, got, expected)
@@ -334,30 +334,30 @@ def _blame(
     number = sum((wanted & seen).values())
     if seen:
         kind.strange(trial, seen, case)
-        case.instead(
+        case.fail_if(
             any(row not in wanted for row in seen),
             f"trains on other {kind.rows} than those that it is given",
             "each number says which",
         )
-        case.instead(
+        case.fail_if(
             number < len(flat), f"fewer {kind.missing}: {number} of {len(flat)} {kind.rows} go through the model"
         )
-        case.instead(
+        case.fail_if(
             sum(seen.values()) > len(flat), f"{kind.rows} go through the model more than once", "that is other work"
         )
     share = flops / right.flops
-    case.instead(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
+    case.fail_if(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
     still = [name for name, value in weights_of(model).items() if torch.equal(value, trial.weights[name])]
-    case.instead(
+    case.fail_if(
         0 < len(still) < len(trial.weights),
         f"never trains {still[0] if still else ''}",
         "every parameter is to be trained",
     )
     name = "the backward pass is left out, for some steps, rows or layers" if seen else f"fewer {kind.missing}"
-    case.instead(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
+    case.fail_if(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
     if isinstance(optimizer, torch.optim.Optimizer):
-        case.instead(steps < len(trial.starts), f"skips the optimizer's step: {steps} of {len(trial.starts)}")
-        case.instead(steps > len(trial.starts), f"another number of steps: {steps} for {len(trial.starts)} rows")
+        case.fail_if(steps < len(trial.starts), f"skips the optimizer's step: {steps} of {len(trial.starts)}")
+        case.fail_if(steps > len(trial.starts), f"another number of steps: {steps} for {len(trial.starts)} rows")
         _same_settings(case, optimizer, right.groups)
 
 
@@ -366,7 +366,7 @@ def _same_settings(case: ProgramCase, optimizer: Any, wanted: list[dict]) -> Non
     for group in getattr(optimizer, "param_groups", ()):
         for name in ("lr", "betas", "eps", "weight_decay", "amsgrad"):
             got = group.get(name, wanted[0][name])
-            case.instead(got != wanted[0][name], f"another optimizer: {name} is {got}, expected {wanted[0][name]}")
+            case.fail_if(got != wanted[0][name], f"another optimizer: {name} is {got}, expected {wanted[0][name]}")
 
 
 def _evaluates(case: ProgramCase, model: nn.Module, trial: Trial, device: torch.device) -> None:
@@ -374,14 +374,14 @@ def _evaluates(case: ProgramCase, model: nn.Module, trial: Trial, device: torch.
     before = weights_of(model)
     got = case.run("evaluate", model, trial.held_out, trial.tested, device)
     expected = held_out_loss(before, trial)
-    case.instead(type(got) is not float, f"evaluate returns {type(got).__name__}, expected float")
-    case.instead(
+    case.fail_if(type(got) is not float, f"evaluate returns {type(got).__name__}, expected float")
+    case.fail_if(
         not abs(got - expected) < 5e-3,
         f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
         "the mean over every byte of every window, with the weights as they are",
     )
     after = weights_of(model)
-    case.instead(
+    case.fail_if(
         any(not torch.equal(after[name], before[name]) for name in before),
         "evaluate changes the model",
         "it would train on the evaluation text",
@@ -442,12 +442,12 @@ def untouched(case: ProgramCase) -> Iterator[None]:
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
         noted += [] if settings() == set_before and simgpu.clock_ms() >= begin_ms else ["the simulated GPU"]
-        case.instead(
+        case.fail_if(
             noted,
             f"changes what measures it: {noted[0] if noted else ''}",
             "a number that the program itself makes says nothing",
         )
-    case.instead(threading.active_count() > threads, "works after the clock: it leaves a thread running")
+    case.fail_if(threading.active_count() > threads, "works after the clock: it leaves a thread running")
 
 
 def _instruments() -> dict[str, int]:
@@ -482,12 +482,12 @@ def _strange_windows(trial: Trial, seen: Counter, case: ProgramCase) -> None:
     size, wanted = trial.sizes.context, _windows(trial)
     strange = [bytes(row) for row in seen if row not in wanted]
     own, other = (bytes(text.tolist()) for text in (trial.text, trial.held_out))
-    case.instead(
+    case.fail_if(
         any(row in other and row not in own for row in strange),
         "trains on the evaluation text",
         "its loss there then says nothing",
     )
-    case.instead(
+    case.fail_if(
         all(len(row) < size for row in seen), f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}"
     )
 
@@ -513,11 +513,11 @@ def _pictures(trial: Trial, files: list[bytes], codes: list[int]) -> Counter:
 
 def _strange_pictures(trial: Trial, seen: Counter, case: ProgramCase) -> None:
     other = _pictures(trial, trial.held_out, list(range(32 * len(trial.held_out))))
-    case.instead(
+    case.fail_if(
         any(row in other for row in seen), "trains on the evaluation pictures", "its loss there then says nothing"
     )
     still = _pictures(trial, trial.text, [code // 32 * 32 for code in trial.starts.flatten().tolist()])
-    case.instead(
+    case.fail_if(
         all(row in still for row in seen),
         "leaves the pictures where they are",
         "the variant says how each is flipped and moved",

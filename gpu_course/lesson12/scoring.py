@@ -272,22 +272,22 @@ def _on_gpu(case: ProgramCase, trial: Trial, spec: str, coarse: bool) -> dict[st
     right = trial.right()
     run = measured(case, trial, spec)
     work = [record.name for record in run.reading.select("kernel")]
-    case.instead(
+    case.fail_if(
         work,
         f"works after the clock: {len(work)} kernels run when the weights are read",
         "train returns when all is done",
     )
     flops = sum(record.flops for record in run.training.select("kernel", "sim:0"))
-    case.instead(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")
+    case.fail_if(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")
     share = flops / right.flops
-    case.instead(share < 0.05, "loss from a cache, or computed elsewhere than on the GPU", "there it does nothing")
-    case.instead(share < 0.95, f"computes less on the GPU, or elsewhere: {share:.0%} of the floating-point operations")
+    case.fail_if(share < 0.05, "loss from a cache, or computed elsewhere than on the GPU", "there it does nothing")
+    case.fail_if(share < 0.95, f"computes less on the GPU, or elsewhere: {share:.0%} of the floating-point operations")
     try:
         programs.check_training(case, run.losses, run.weights, right, trial, coarse)
     except WrongAnswer as wrong:
         case.fail(f"on the GPU it {wrong.finding.name}", f"on the CPU it does not. {wrong.finding.why}")
     expected = programs.held_out_loss(run.weights, trial)
-    case.instead(
+    case.fail_if(
         type(run.loss) is not float or not abs(run.loss - expected) < 5e-3,
         f"on the GPU it evaluates something else: {run.loss!r}, expected {expected:.4f}",
     )
@@ -406,7 +406,7 @@ def _kept(case: ProgramCase, seed: int, kind: Kind) -> float:
     case.run("train", model, optimizer, trial.text, trial.warm_up, device)
     case.counted("train", model, optimizer, trial.text, trial.starts, device)
     moved, weights = case.counts.bytes_d2h, sum(parameter.nbytes for parameter in model.parameters())
-    case.instead(moved > weights / 4, f"keeps on the host what the GPU needs: {moved:,} bytes leave it in a step")
+    case.fail_if(moved > weights / 4, f"keeps on the host what the GPU needs: {moved:,} bytes leave it in a step")
     gc.collect()
     return (torch.get_device_module("sim").memory_allocated(device) - before_bytes) / 2**20
 

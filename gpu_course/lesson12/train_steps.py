@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, exercise
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere, same_parameters
 
 
@@ -36,7 +36,7 @@ def train_steps(model: nn.Module, optimizer: torch.optim.Optimizer, windows: tor
     return torch.stack(losses).tolist()  # the one read
 
 
-train_steps.leaves_out(
+train_steps.exempt(
     TRAINING,
     "scalar empty permuted sliced huge tiny not_finite negative half bfloat16 double bool complex",
     "places default_type evaluation frozen all_frozen shared double_model scalar_parameter",
@@ -62,10 +62,10 @@ def _(case: Case) -> None:
         got = case.call(model, optimizer, windows.to(device), modifies=True)
         counts = case.counts
         # the model is in training mode, and stays so
-        case.instead(not all(model.modes), "trains in evaluation mode", "the model came in training mode")
-        case.instead(not model.training, "leaves the model in evaluation mode", "it came in training mode")
-        case.instead(isinstance(got, torch.Tensor), "returns a tensor, expected a list of floats", ".tolist() reads it")
-        case.instead(  # inputs are all bytes of a window except the last
+        case.fail_if(not all(model.modes), "trains in evaluation mode", "the model came in training mode")
+        case.fail_if(not model.training, "leaves the model in evaluation mode", "it came in training mode")
+        case.fail_if(isinstance(got, torch.Tensor), "returns a tensor, expected a list of floats", ".tolist() reads it")
+        case.fail_if(  # inputs are all bytes of a window except the last
             model.times - {shape[-1] - 1},
             f"gives the model {max(model.times)} bytes of a window of {shape[-1]}",
             "inputs are all bytes of a window except the last, which is a target alone",
@@ -76,7 +76,7 @@ def _(case: Case) -> None:
         same_parameters(case, model, twin)
         reads = counts.host_reads + counts.copies_d2h  # let the host read only once
         case.budget("reads of the host", reads, 1, "at each one the host waits, and the queue runs empty")
-        case.instead(  # keep no graph after its step
+        case.fail_if(  # keep no graph after its step
             model.kept > 2,
             "keeps the graph of every step",
             "what holds a loss holds all that its backward pass needed: keep loss.detach()",

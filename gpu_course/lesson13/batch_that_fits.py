@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 from gpu_course.checks import Case, edges, exercise
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 
 
 class _Runs:
@@ -62,8 +62,8 @@ def batch_that_fits(peak_of: Callable, capacity: int, room: int) -> int:
     return low
 
 
-batch_that_fits.leaves_out("bytes are whole numbers, from 0 on", "number_negative number_large")
-batch_that_fits.leaves_out(TRAINING, "second_call unchanged")
+batch_that_fits.exempt("bytes are whole numbers, from 0 on", "number_negative number_large")
+batch_that_fits.exempt(TRAINING, "second_call unchanged")
 
 
 @batch_that_fits.checks
@@ -90,7 +90,7 @@ def _(case: Case) -> None:
             else "batch 1 does not fit either: 0",
         )
         limit = max(30, 2 * largest.bit_length() + 10)  # "About 20 runs must be enough for a batch of hundreds."
-        case.instead(
+        case.fail_if(
             tried > limit,
             f"the result is right, but it takes {tried} runs, and {limit} are enough",
             "each try is a run of your program: double the batch, then halve the range that is left",

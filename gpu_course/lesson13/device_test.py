@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gpu_course.checks import Case, edit, exercise
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 
 
 class _Places(nn.Module):
@@ -139,11 +139,11 @@ def device_test(make_layer: Callable[[], nn.Module], x: torch.Tensor, device: to
     torch.testing.assert_close(result.cpu(), expected)
 
 
-device_test.leaves_out(
+device_test.exempt(
     "the layer says what its input is",
     "scalar empty single permuted sliced half bfloat16 double whole bool complex",
 )
-device_test.leaves_out(TRAINING, "huge tiny not_finite zero tied elsewhere default_type second_call unchanged")
+device_test.exempt(TRAINING, "huge tiny not_finite zero tied elsewhere default_type second_call unchanged")
 
 
 @device_test.checks
@@ -154,25 +154,25 @@ def _(case: Case) -> None:
     for kind, device in right:
         maker = _Maker(kind)
         error = case.error_of(maker, x, device)
-        case.instead(
+        case.fail_if(
             not maker.called,
             "tests nothing: it never calls the layer",
             "the test must run on any `device`, so it may not ask for a real GPU first",
         )
         said = "" if error is None else f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        case.instead(
+        case.fail_if(
             error is not None,
             f"fails for a layer that is right: {said}",
             "a test that fails for a right layer tells you nothing: move one layer and x to `device`, "
             "and let results differ by rounding",
         )
-        case.instead(
+        case.fail_if(
             device not in maker.called,
             f"never calls the layer on {device}",
             "on the CPU the broken layers give the right result, too",
         )
         others = ", ".join({str(place) for place in maker.called if place not in (cpu, device)})
-        case.instead(
+        case.fail_if(
             others, f"calls the layer on {others}, and `device` is {device}", "the caller says on which device"
         )
     for broken, fault in _BROKEN:
@@ -180,7 +180,7 @@ def _(case: Case) -> None:
         why = "a test must fail before the repair, or nobody knows what it tests"
         if isinstance(case.returned, bool):
             why = f"it returns {case.returned}, and a test fails by an error alone: write `assert` there, not `return`"
-        case.instead(error is None, f"passes, though the layer is broken: {fault}", why)
+        case.fail_if(error is None, f"passes, though the layer is broken: {fault}", why)
 
 
 device_test.alternative(

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edit, exercise
-from gpu_course.common.left_out import TRAINING
+from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere, same_parameters
 
 
@@ -59,7 +59,7 @@ train_on.broken(
 )
 
 
-train_on.leaves_out(
+train_on.exempt(
     TRAINING,
     "scalar empty permuted sliced huge tiny not_finite half bfloat16 double bool complex",
     "elsewhere default_type evaluation frozen all_frozen shared two_groups double_model scalar_parameter",
@@ -85,16 +85,16 @@ def _(case: Case) -> None:
         got = case.call(model, batches, case.device, modifies=True)
         counts = case.counts
         placed = {parameter.device for parameter in model.parameters()}
-        case.instead(
+        case.fail_if(
             placed != {case.device},
             f"the model is on {', '.join(map(str, placed))}, expected {case.device}",
             "the caller says on which device: `device`",
         )
-        case.instead(not model.training, "leaves the model in evaluation mode", "with dropout, it trained otherwise")
+        case.fail_if(not model.training, "leaves the model in evaluation mode", "with dropout, it trained otherwise")
         case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why=why)
         same_parameters(case, model, twin)
         reads = counts.host_reads + counts.copies_d2h
-        case.instead(
+        case.fail_if(
             reads > 1,
             f"the host reads {reads} values",
             "at each read the host waits for the GPU, then the GPU for the host: add up on the device, read once",

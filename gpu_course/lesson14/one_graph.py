@@ -28,12 +28,12 @@ def one_graph(function: Callable, batches: list, backend: Callable) -> list:
     return [compiled(batch) for batch in batches]
 
 
-one_graph.leaves_out("the text hands over batches of rows", "scalar", "empty", "single")
-one_graph.leaves_out("strides are guarded as sizes are, and the batches lie in memory alike", "permuted")
-one_graph.leaves_out("sizes are asked about, not numbers", "formats", "surroundings")
-one_graph.leaves_out("sizes are asked about, not numbers", "huge", "tiny", "not_finite", "zero", "tied")
-one_graph.leaves_out("CPU tensors, on every machine", "elsewhere")
-one_graph.leaves_out("a list without batches makes no graph", "no_entries")
+one_graph.exempt("the text hands over batches of rows", "scalar", "empty", "single")
+one_graph.exempt("strides are guarded as sizes are, and the batches lie in memory alike", "permuted")
+one_graph.exempt("sizes are asked about, not numbers", "formats", "surroundings")
+one_graph.exempt("sizes are asked about, not numbers", "huge", "tiny", "not_finite", "zero", "tied")
+one_graph.exempt("CPU tensors, on every machine", "elsewhere")
+one_graph.exempt("a list without batches makes no graph", "no_entries")
 
 
 def _centred(x: torch.Tensor) -> torch.Tensor:
@@ -66,8 +66,8 @@ def _(case: Case) -> None:
         got = case.use(Alone(case.answer, case.task.name), function, batches, keeping(graphs, runs))
         case.equal(got, [function(batch) for batch in batches], why="the compiled function gives what it gave before")
         made, many = len(graphs), len(set(sizes))
-        case.instead(not made, "`backend` gets no graph", "pass it to torch.compile, and call what that returns")
-        case.instead(
+        case.fail_if(not made, "`backend` gets no graph", "pass it to torch.compile, and call what that returns")
+        case.fail_if(
             made == 2 and many > 2,
             "is compiled twice",
             "the first call takes the size as fixed, and only the second size shows that it changes: say so beforehand",
@@ -77,18 +77,18 @@ def _(case: Case) -> None:
         case.budget("calls of it", len(rows), len(sizes), "call it for each batch once")
         left_out = Counter(sizes) - Counter(rows)
         types = {value.dtype for node in graphs[0].graph.nodes if isinstance(value := _example(node), torch.Tensor)}
-        case.instead(
+        case.fail_if(
             types - {torch.float32}, "compiles more than `function`", "it casts nothing: compile it as it is", got=types
         )
         given, results = {_memory(first) for first, _ in runs}, {_memory(*result) for _, result in runs}
-        case.instead(  # "call it for each batch as it is"
+        case.fail_if(  # "call it for each batch as it is"
             {_memory(batch) for batch in batches} - given,
             "not every batch goes through the graph as it is",
             "the compiled function is called with each batch, which is neither padded nor cast nor copied",
             expected=f"batches of {sizes} rows" if left_out else ...,
             got=f"of {rows} rows" if left_out else ...,
         )
-        case.instead(
+        case.fail_if(
             {_memory(result) for result in got} - results,
             "returns what no graph has computed",
             "the results are those of the compiled function",

@@ -28,9 +28,9 @@ def made():
     def _(case: Case) -> None:
         x = torch.arange(3.0)
         got = case.call(x)
-        case.instead(not isinstance(got, torch.Tensor), f"returns {got}, expected a tensor", got=got)
+        case.fail_if(not isinstance(got, torch.Tensor), f"returns {got}, expected a tensor", got=got)
         for when, name in ((len(got) > 3, f"has {len(got)} numbers: {got.tolist()}"), (len(got) < 3, "loses numbers")):
-            case.instead(when, name)
+            case.fail_if(when, name)
         case.equal(got, 2 * x)
         case.budget("copies", case.counts.copies, 0)
 

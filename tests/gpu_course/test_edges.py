@@ -6,7 +6,7 @@ from torch import nn
 
 from gpu_course import catalogue
 from gpu_course.checks import edges, exercise
-from gpu_course.common import left_out
+from gpu_course.common import exemptions
 
 GPU = torch.device("cuda", 0)
 
@@ -98,15 +98,15 @@ def test_another_default_type_is_seen_and_left_again():
 
 
 def test_each_reason_of_the_tables_is_given_by_an_exercise_and_tables_are_read_by_edge():
-    given = {why for exercise in catalogue.registry() for why in exercise.left_out.values()}
-    tables = [getattr(left_out, name) for name in left_out.__all__]
+    given = {why for exercise in catalogue.registry() for why in exercise.exempted.values()}
+    tables = [getattr(exemptions, name) for name in exemptions.__all__]
     assert tables and [why for table in tables for why in table.values() if why not in given] == []
     made = exercise(title="Made up", minutes=1, difficulty=1, hints=("",))(drawn)
-    made.leaves_out({"half": "no", "bool": "never"}, "half", "bool")
-    made.leaves_out("neither", "lists")
-    assert made.left_out == {"half": "no", "bool": "never", **dict.fromkeys(edges.CATALOGUE["lists"], "neither")}
+    made.exempt({"half": "no", "bool": "never"}, "half", "bool")
+    made.exempt("neither", "lists")
+    assert made.exempted == {"half": "no", "bool": "never", **dict.fromkeys(edges.CATALOGUE["lists"], "neither")}
     with pytest.raises(KeyError):
-        made.leaves_out({"half": "no"}, "formats")
+        made.exempt({"half": "no"}, "formats")
 
 
 def test_a_name_that_is_no_edge_is_an_error_that_lists_them():

@@ -60,7 +60,7 @@ def double():
     def _(case: Case) -> None:
         x = torch.tensor([1.0, 2.0])
         got = case.call(x, case.device)
-        case.instead(isinstance(got, torch.Tensor) and got.dim() == 0, "sums", "each entry counts")
+        case.fail_if(isinstance(got, torch.Tensor) and got.dim() == 0, "sums", "each entry counts")
         case.equal(got, torch.tensor([2.0, 4.0]).to(case.device))
         case.budget("copies to the device", case.counts.copies_h2d, 1, "each costs time")
 
@@ -586,7 +586,7 @@ def third():
         for value in (6.0, 9.0):
             x = torch.tensor([value]).to(case.device)
             got = case.call(x)
-            case.instead(case.counts.host_reads, "reads")
+            case.fail_if(case.counts.host_reads, "reads")
             case.equal(got, torch.tensor([value / 3]).to(case.device), why="by hand")
 
     know(third, "halves", "a half is more", returning("x / 2"), returning("x * 0.5"))
@@ -948,7 +948,7 @@ def masked():
     @Adder.checks
     def _(case: Case) -> None:
         model = case.call(2.0)
-        case.instead("amount" not in dict(model.named_buffers()), "is no buffer", "it would stay behind")
+        case.fail_if("amount" not in dict(model.named_buffers()), "is no buffer", "it would stay behind")
         got = case.use(model.to(case.device), torch.ones(2, device=case.device))
         case.equal(got, torch.full((2,), 3.0, device=case.device))
 
@@ -1012,7 +1012,7 @@ def clocked():
     @wait.checks
     def _(case: Case) -> None:
         assert case.device == torch.device("sim:0")
-        case.instead(case.call(case.device) is not None, "returns something")
+        case.fail_if(case.call(case.device) is not None, "returns something")
 
     return wait
 

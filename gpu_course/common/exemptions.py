@@ -1,8 +1,8 @@
-"""Why do checks of one kind leave edges of the catalogue out? A table for each kind: the reason of each edge.
+"""Reasons for which checks of one kind do not exercise edge cases of the catalogue, by kind and edge case.
 
-An exercise names the edges that it leaves out, and takes their reasons from its kind's table:
+An exercise names the edge cases from which it is exempt, and takes their reasons from its kind's table:
 
-    attention.leaves_out(KERNEL, "scalar empty formats second_call")
+    attention.exempt(KERNEL, "scalar empty formats second_call")
 """
 
 from gpu_course.checks import edges
