@@ -1,8 +1,6 @@
 """Is each line of a class read as mails, forms and chats deliver it, and is nobody's row another one's?"""
 
-import base64
 import html
-import json
 import quopri
 import random
 import re
@@ -10,12 +8,12 @@ import textwrap
 import unicodedata
 from pathlib import Path
 from types import SimpleNamespace
-from urllib.parse import quote, quote_plus, unquote_plus
+from urllib.parse import quote_plus
 
 import pytest
 
 from gpu_course import catalogue, classroom, exam, misconceptions, sealing
-from gpu_course.classroom import reading, written
+from gpu_course.classroom import written
 
 GUIDE = Path(__file__).parents[2] / "docs" / "instructors" / "progress.md"
 REAL = {(one.lesson, one.name): one.reference for one in catalogue.registry()}
@@ -81,7 +79,6 @@ DELIVERED = {
     "a number": lambda line: f"1. {line} 👍",
     "code": lambda line: f"`{line}`",
     "emphasis": lambda line: f"**{line}**",
-    "a chat that escapes": lambda line: line.replace("_", r"\_").replace("*", r"\*"),
     "angles": lambda line: f"<{line}>",
     "a full stop": lambda line: f"{line}.",
     "words that look like its end": lambda line: f"{line} edited",
@@ -90,51 +87,24 @@ DELIVERED = {
     "other spaces": lambda line: line.replace(";", ";\u200b\u00a0"),
     "NFD": lambda line: unicodedata.normalize("NFD", line),
     "a phone's capital": lambda line: line[0].upper() + line[1:],
-    "wrapped": lambda line: broken(line, 60),
-    "wrapped narrowly": lambda line: broken(line, 9),
+    "wrapped": lambda line: broken(line, 40),
     "wrapped and indented": lambda line: broken(line, 72, "\n      "),
     "wrapped and quoted": lambda line: "> " + broken(line, 50, "\n> "),
     "wrapped and quoted twice": lambda line: "> > " + broken(line, 50, "\n> > "),
     "wrapped, with words behind it": lambda line: broken(line, 60) + "\nbest regards\nAda",
-    "wrapped with =": lambda line: broken(line, 70, "=\n"),
-    "a mail's own encoding": lambda line: as_mail(line),
-    "a mail's own encoding, quoted": lambda line: "> " + as_mail(line).replace("\n", "\n> "),
-    "a mail that was saved": lambda line: base64.encodebytes(f"Hello,\r\n{line}\r\nZoë".encode()).decode(),
     "a mail in HTML": lambda line: f"<div dir='ltr'><p>{as_html(line)}</p><br></div>",
     "a mail in HTML that breaks words": lambda line: "<wbr>".join(textwrap.wrap(as_html(line), 40)),
-    "HTML in a mail's own encoding": lambda line: as_mail(f'<p class="x">{as_html(line)}</p>'),
     "a word processor's dashes": lambda line: line.replace("-", "–"),
-    "a Chinese keyboard": lambda line: line.replace(";", "；").replace(":", "："),
     "a mail in HTML that quotes": lambda line: "&gt; " + as_html(line).replace("-", "-\n&gt; "),
-    "a mail in HTML with a break after each hyphen": lambda line: as_html(line).replace("-", "-<br>\n"),
     "the call that takes it": lambda line: f'your_line.paste("{line}")  # mine',
     "a messenger's unseen signs": lambda line: f"[26.11.26, 10:03] ~\u202fZoë: \u200e{line} \u200e<edited>",
     "unseen signs everywhere": "\u200b".join,
     "soft hyphens": lambda line: line.replace("n", "\u00adn"),
     "other directions of writing": lambda line: "\u202a" + line.replace("-", "-\u2066").replace(";", ";\u2069"),
     "a channel before it": lambda line: f"#gpu-class  Zoë  [10:03 AM]  {line}",
-    "JSON": lambda line: json.dumps({"user": "Zoë", "text": line}).replace("/", r"\/"),
-    "JSON with rows": lambda line: json.dumps({"text": f"Hello\n{broken(line, 60)}"}),
-    "a list in Python": lambda line: ascii([line]),
-    "code in colours": coloured,
-    "HTML with entities": lambda line: as_html(line).replace(";", "&#59;", 1).replace("-", "&#45;"),
     "HTML made twice": lambda line: html.escape(as_html(line)),
-    "HTML with names of signs": lambda line: f"<td>{as_html(line).replace('-', '&hyphen;')}</td>",
-    "Markdown that escapes all": lambda line: re.sub(r"([-.!=+_])", r"\\\1", line),
-    "a link of a mail": lambda line: "mailto:a@b.c?body=" + quote(line, safe=""),
-    "columns": lambda line: "Zoë\t" + line.replace(";", "\t"),
-    "columns of a table": lambda line: line.replace(";", " | "),
-    "columns with commas": lambda line: '"Zoë",' + line.replace(";", ","),
-    "columns in quotes": lambda line: "Zoë;" + ";".join(f'"{part}"' for part in line.split(";")),
-    "quoted by name": lambda line: each_row(line, "Zoë> "),
-    "several messages of a chat": lambda line: each_row(line, "10:{} <zoe_h> "),
-    "a patch": lambda line: each_row(line, "+ "),
-    "numbered rows": lambda line: each_row(line, "  {}  "),
     "a space in its mark": lambda line: line.replace("-", "- ", 1),
     "a space behind its mark": lambda line: line.replace(";", " ;", 1),
-    "without its first letter": lambda line: line[1:],
-    "without half of its mark": lambda line: f"Zoë: {line[9:]}",
-    "without its mark": lambda line: line.partition(";")[2],
     "twice": lambda line: f"{line}\n{line}",
     "twice on one row": lambda line: f"{line} {line}",
 }
@@ -157,13 +127,6 @@ def test_a_line_is_read_as_mails_and_chats_deliver_it(line, how):
     else:
         assert (person.result.before, person.result.after) == (MARKS, MARKS)
         assert person.result.believed == dict.fromkeys(BELIEVED, 1)
-
-
-def test_a_line_that_was_decoded_on_its_way_is_read_where_no_sign_of_it_was_lost():
-    line = classroom.write("Zoë Ann 🐙", "k3f9", {("00", "double")}, {("01", "pick", "the answer is on the host"): 2})
-    for given in (line.encode().decode("cp1252"), unquote_plus(line)):
-        (person,) = classroom.gathered([given]).people
-        assert (person.name, len(person.solved), len(person.tries)) == ("Zoë Ann 🐙", 1, 1)
 
 
 def test_text_that_nearly_looks_like_lines_comes_to_an_end():
@@ -387,8 +350,7 @@ def test_the_examples_of_the_guide_are_read(monkeypatch):
     monkeypatch.undo()
     blocks = re.findall(r"^```\n(.*?)^```", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     examples = [block.strip() for block in blocks if block.startswith("course-")]
-    prefixes = [reading._prefix(reading._START.match(line)) for line in examples]
-    assert prefixes == [f"{written.PREFIX};", f"{exam.PREFIX};"]
+    assert [line.partition(";")[0] for line in examples] == [written.PREFIX, exam.PREFIX]
     made = classroom.gathered(examples)
     assert made.unread == [] and len(made.people) == 1
     (ada,) = made.people
