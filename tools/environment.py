@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import urllib.request
 from pathlib import Path
 
@@ -143,15 +144,29 @@ def install(venv, extra, torch=None):
 
 
 def run_pip(python, *arguments):
-    """Let the pip of `python` install something, and show what it says as it comes; raises OSError with the reason."""
-    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *arguments]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    """Run the pip of `python`, and show its complaints and what takes long; raises OSError with the reason."""
+    command = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--progress-bar", "off", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    steps = threading.Thread(target=lambda: [show_step(line.decode(errors="replace")) for line in process.stdout or ()])
+    steps.start()
     said = []
     for line in process.stderr or ():  # shown as it comes, and kept for the reason
         said.append(line.decode(errors="replace"))
         sys.stderr.write(said[-1])
+    steps.join()
     if process.wait():
         raise OSError(reason_of("".join(said)))
+
+
+def show_step(line):
+    """Print a line of pip's in short where a reader waits for it: a large download, or the installation at the end."""
+    download = re.match(
+        r"\s*(?:Downloading|Using cached|Processing) (?:\S*/)?([^\s/-]+)-\S+(?: \((\d+\.?\d* [MG]B)\))?", line
+    )
+    if download and (download[2] or download[1] == "torch"):
+        print("  " + download[1] + (f": {download[2]}" if download[2] else ""), flush=True)
+    if line.startswith("Installing collected packages: "):
+        print(f"  installing {len(line.split(','))} packages, a minute or two", flush=True)
 
 
 def reason_of(said):
