@@ -454,6 +454,48 @@ def test_a_race_names_the_line_of_the_other_program():
     assert f"which program 0 writes too (line {first})" in str(fault) and "tl.store(out + 3" in fault.line
 
 
+WRITTEN = "r = tl.arange(0, 8); tl.store(x + r, r.to(tl.float32)); "
+
+
+@pytest.mark.parametrize(("text", "said"), [
+    (f"{WRITTEN}tl.store(out + r, tl.load(x + 7 - r))", "reads element 7 of x, which another lane of it wrote"),
+    (f"{WRITTEN}tl.debug_barrier(); tl.store(out + r, tl.load(x + 7 - r))", ""),
+    (f"{WRITTEN}tl.store(out, tl.load(x + 3))", "reads element 3 of x"),
+    (f"{WRITTEN}tl.store(out + r, tl.load(x + r) * 2); tl.store(x + r, 1.0)", ""),  # each lane its own
+    (f"{WRITTEN}tl.store(x + 7 - r, 9.0)", "writes element 7 of x, which another lane of it wrote (line 4)"),
+    ("r = tl.arange(0, 8); v = tl.load(x + 7 - r); tl.store(x + r, v)", "which another lane of it read"),
+    (f"{WRITTEN}tl.atomic_add(out, 1.0); tl.store(out + 1 + r, tl.load(x + 7 - r))", ""),  # it is a barrier too
+])  # fmt: skip
+def test_lanes_of_a_program_wait_for_one_another_at_a_barrier_alone(text, said):
+    fault = kernelcheck.checked(kernel(text), (1,), torch.arange(8.0), torch.zeros(16), 0).fault
+    assert bool(fault) == bool(said) and said in str(fault) and (not fault or fault.kind == "race")
+
+
+ADDED = "tl.atomic_add(out, tl.sum(tl.load(x + tl.program_id(0) * n_block + tl.arange(0, n_block))))"
+SCALED = "at = tl.program_id(0) * n_block + tl.arange(0, n_block); tl.store(x + at, tl.load(x + at) * 3)"
+PARTS = "at = n_block + tl.program_id(0) * 4 + tl.arange(0, 4); tl.store(out + at, tl.load(x + at) + 1)"
+
+
+@pytest.mark.parametrize(("text", "options", "said"), [
+    (ADDED, {}, "element 0 of out is 8 after one run of kernel, and 16 after two"),
+    (ADDED, {"reset_to_zero": ["out"]}, ""),
+    (ADDED, {"reset_to_zero": ["y"]}, "names 'y', which is no argument: they are x, out, n, n_block"),
+    (ADDED, {"pre_hook": lambda named: named["out"].zero_()}, ""),
+    (SCALED, {}, "give it restore_value=['x']"),
+    (SCALED, {"restore_value": ["x"]}, ""),
+    (PARTS, {}, "if one with {'n_block': 4} came first"),
+    (SCALED.replace("* 3", "+ 0"), {}, ""),  # it may run as often as it likes
+])  # fmt: skip
+def test_autotune_runs_a_kernel_several_times_on_the_same_tensors(text, options, said):
+    hook = options.pop("pre_hook", None)
+    configs = [triton.Config({"n_block": size}, pre_hook=hook) for size in (4, 8)]
+    tuned = triton.autotune(configs, key=["n"], **options)(kernel(text, n_block=None))
+    x, out = torch.ones(16), torch.zeros(16)
+    fault = kernelcheck.checked(tuned, lambda meta: (8 // meta["n_block"],), x, out, 8).fault
+    assert bool(fault) == bool(said) and said in str(fault)
+    assert torch.equal(x, torch.ones(16)) and not out.any()
+
+
 def test_numbers_and_tensors_may_come_in_a_tuple():
     @triton.jit
     def sums(tensors, strides, out, n):

@@ -111,10 +111,11 @@ def store(
     if not launch.computes:
         return
     elements = launch.touch("store", pointer.buffer, offsets, active).reshape(-1)
-    data = data.reshape(-1) if active is None else data[active]
-    if launch.watched and elements.size > 1 and type(pointer.buffer) is Buffer:
-        _one_value_each(pointer.buffer, elements, data)
-    pointer.buffer.write(elements, data)
+    data, buffer = data.reshape(-1) if active is None else data[active], pointer.buffer
+    if launch.watched and elements.size and type(buffer) is Buffer:
+        _one_value_each(buffer, elements, data)
+        launch.look_at_lanes("store", buffer, offsets, active, data != buffer.read(elements))
+    buffer.write(elements, data)
 
 
 def _to_store(pointer: Pointer, value: Any, offsets: np.ndarray) -> np.ndarray:

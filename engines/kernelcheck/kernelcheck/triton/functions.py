@@ -537,7 +537,8 @@ tl: Any = _Language(
     clamp=lambda x, min, max, propagate_nan=None: tl.minimum(tl.maximum(x, min), max),
     range=_range, static_range=_static_range,
     static_assert=_static_assert, static_print=_static_print, device_print=_print, device_assert=_device_assert,
-    multiple_of=_same, max_contiguous=_same, max_constancy=_same, assume=_same, debug_barrier=lambda: None,
+    multiple_of=_same, max_contiguous=_same, max_constancy=_same, assume=_same,
+    debug_barrier=lambda: running[-1].barrier(),
 )  # fmt: skip
 
 

@@ -14,12 +14,16 @@ from kernelcheck.triton.functions import host_cdiv, next_power_of_2, tl
 from kernelcheck.triton.memory import running, wrong
 from kernelcheck.triton.text import is_constexpr
 
+_RESETS = "reset_to_zero", "restore_value"  # arguments of autotune, and attributes of Triton's Autotuner
+
 
 class Config:
     """One way to launch a kernel that `autotune` may try."""
 
-    def __init__(self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, **options: Any) -> None:
-        self.kwargs, self.num_warps, self.num_stages = kwargs, num_warps, num_stages
+    def __init__(
+        self, kwargs: dict[str, Any], num_warps: int = 4, num_stages: int = 3, pre_hook: Any = None, **options: Any
+    ) -> None:
+        self.kwargs, self.num_warps, self.num_stages, self.pre_hook = kwargs, num_warps, num_stages, pre_hook
 
 
 class Kernel:
@@ -28,9 +32,14 @@ class Kernel:
     start: ClassVar[Callable[..., Any]]  # launches a kernel: the room that does it puts it here
 
     def __init__(
-        self, fn: Callable[..., Any], configs: tuple[Config, ...] = (), heuristics: tuple[tuple[str, Any], ...] = ()
+        self,
+        fn: Callable[..., Any],
+        configs: tuple[Config, ...] = (),
+        heuristics: tuple[tuple[str, Any], ...] = (),
+        reset: dict[str, Any] | None = None,
     ) -> None:
         self.fn, self.configs, self.heuristics = fn, configs, heuristics
+        self.reset = reset or {}  # options of autotune that say what its runs leave behind
         self.__name__, self.__doc__, self.__module__ = fn.__name__, fn.__doc__, fn.__module__
         self.signature = inspect.signature(fn)
         self.arg_names = list(self.signature.parameters)
@@ -61,14 +70,16 @@ def kernel_of(function: Any) -> Kernel:
     """Return a kernel, ours or one of the installed Triton, as one of this interpreter."""
     configs: tuple[Config, ...] = ()
     heuristics: tuple[tuple[str, Any], ...] = ()
+    reset: dict[str, Any] = {}
     while not isinstance(function, Kernel):
         configs = configs or tuple(getattr(function, "configs", ()))
+        reset = reset or {name: one for name in _RESETS if (one := getattr(function, name, None))}
         values = getattr(function, "values", None)
         heuristics += tuple(values.items()) if isinstance(values, dict) else ()
         if not hasattr(function, "fn"):
             raise TypeError(f"a kernel is a function under @triton.jit, and this is a {type(function).__name__}")
         if inspect.isfunction(function.fn):
-            return Kernel(function.fn, configs, heuristics)
+            return Kernel(function.fn, configs, heuristics, reset)
         function = function.fn
     return function
 
@@ -126,11 +137,12 @@ def _jit(fn: Callable[..., Any] | None = None, **options: Any) -> Any:
 
 
 def _autotune(configs: list[Config], key: Any = (), **options: Any) -> Callable[[Kernel], Kernel]:
-    return lambda kernel: Kernel(kernel.fn, tuple(configs), kernel.heuristics)
+    reset = {name: options[name] for name in _RESETS if options.get(name)}
+    return lambda kernel: Kernel(kernel.fn, tuple(configs), kernel.heuristics, reset)
 
 
 def _heuristics(values: dict[str, Callable[..., Any]]) -> Callable[[Kernel], Kernel]:
-    return lambda kernel: Kernel(kernel.fn, kernel.configs, (*values.items(), *kernel.heuristics))
+    return lambda kernel: Kernel(kernel.fn, kernel.configs, (*values.items(), *kernel.heuristics), kernel.reset)
 
 
 namespace = types.SimpleNamespace(

@@ -93,6 +93,8 @@ def _prepared(
     if meta := next((one for one in kernel.signature.parameters.values() if one.kind is one.VAR_KEYWORD), None):
         what = f"a kernel has no `**{meta.name}` any more: give each of these constants a parameter of its own"
         raise KernelFault("language", f"{what}, such as BLOCK_SIZE: tl.constexpr")
+    if twice := [name for name in (config.kwargs if config else {}) if name in options]:
+        raise KernelFault("arguments", f"{twice[0]} is given by @triton.autotune and by the launch: leave one out")
     options = {**(config.kwargs if config else {}), **options}
     warps = options.get("num_warps", 4)
     if not isinstance(warps, int) or warps < 1 or warps & (warps - 1):
@@ -205,6 +207,8 @@ def _fault_of(error: Exception, launch: Launch) -> KernelFault:
 def _start(kernel: Kernel, grid: Any, args: Sequence[Any], options: dict[str, Any]) -> None:
     """Launch a kernel: programs run in the order of their numbers, and change the tensors."""
     grid, named = _prepared(kernel, grid, args, options, next(iter(kernel.configs), None))
+    if (config := next(iter(kernel.configs), None)) and config.pre_hook:
+        config.pre_hook(named)
     memory = Memory(copy=False)
     if far := [name for name, value in named.items() if isinstance(value, Addresses)]:
         raise KernelFault("arguments", f"{far[0]} has addresses and no values: kernelcheck.checked alone takes it")
@@ -228,36 +232,81 @@ def checked(kernel: Any, grid: Any, *args: Any, **options: Any) -> Report:
     access out of bounds, a race (two programs touch an element that one of them writes, or the result depends on their
     order), a result that depends on elements that a mask left out ("undefined"), a loop without an end, an error of
     Python. An argument may be `Addresses`: a tensor that this machine has no room for. With `@triton.autotune` all
-    configurations run: the report is that of the first with a fault, else of the first. Nothing is raised but TypeError
-    where `kernel` is none.
+    configurations run: the report is that of the first with a fault, else of the first; kind "autotune" says that they
+    do not leave what one run leaves, as they share the tensors. Nothing is raised but TypeError where `kernel` is none.
     """
     kernel, reports = kernel_of(kernel), list[Report]()
     for config in kernel.configs or (None,):
         try:
-            report = _twice(kernel, *_prepared(kernel, grid, args, options, config))
+            report = _twice(kernel, *_prepared(kernel, grid, args, options, config), config)
         except KernelFault as fault:
             report = Report(fault)
         if report.fault is not None:
             return report
         reports.append(report)
+    if len(reports) > 1:
+        reports[0].fault = _of_tuning(kernel, grid, args, options, reports)
     return reports[0]
 
 
-def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any]) -> Report:
-    compiled(kernel, _as_arguments(kernel, named, Memory(copy=False)), grid)
-    first = _trial(kernel, grid, named)
-    other = _trial(kernel, grid, named, seed=1, changed="") if first.report.fault is None else first
+def _of_tuning(
+    kernel: Kernel, grid: Any, args: Sequence[Any], options: dict[str, Any], reports: list[Report]
+) -> KernelFault | None:
+    """Return what is wrong with the runs by which autotune chooses: they are on the same tensors, one after the other.
+
+    A run must leave the same behind a run of its own configuration, and of another one, as it leaves alone.
+    """
+    zeroed, restored = (set(kernel.reset.get(name, ())) for name in ("reset_to_zero", "restore_value"))
+    known = ", ".join(kernel.arg_names)
+    for name in sorted((zeroed | restored) - set(kernel.arg_names)):
+        return KernelFault("arguments", f"@triton.autotune names {name!r}, which is no argument: they are {known}")
+    runs = list(zip(kernel.configs, reports, strict=True))
+    for (config, report), (before, left) in [
+        *zip(runs, runs, strict=True),
+        *zip(runs, runs[1:] + runs[:1], strict=True),
+    ]:
+        dims, named = _prepared(kernel, grid, args, options, config)
+        tensors = {name: one.cpu() for name, one in named.items() if isinstance(one, torch.Tensor)}
+        used = {name: one for name, one in left.results.items() if name in tensors and name not in zeroed | restored}
+        second = _trial(kernel, dims, named | tensors | used, config).report
+        for name in used:
+            alone, after = report.results[name], second.results.get(name, report.results[name])
+            if (same := (alone == after) | (alone.isnan() & after.isnan())).all():
+                continue
+            element = int(same.flatten().int().argmin())
+            one, two = (f"{numbers.flatten()[element].item():g}" for numbers in (alone, after))
+            ran = f"one run of {kernel.__name__}, and {two} after two"
+            ran = (
+                ran
+                if config is before
+                else f"a run with {config.kwargs}, and {two} if one with {before.kwargs} came first"
+            )
+            way = "restore_value" if tensors[name].any() else "reset_to_zero"
+            why = f"autotune runs the kernel several times on the same tensors: give it {way}=[{name!r}]"
+            if config is not before:
+                why = "autotune runs both on the same tensors to choose, and one alone later: let each write everything"
+            return KernelFault(
+                "autotune", f"element {element:,} of {name} is {one} after {ran}", why=why, array=name, element=element
+            )
+    return None
+
+
+def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any], config: Config | None) -> Report:
+    compiled(kernel, _on_copies(kernel, named, config), grid)
+    trial = functools.partial(_trial, kernel, grid, named, config)
+    first = trial()
+    other = trial(seed=1, changed="") if first.report.fault is None else first
     if other.report.fault is not None:
         return other.report
     difference = _difference(first, other)
     if difference is not None:
         of_a_line = (
             fault for line, fault in first.undefined.items()
-            if _difference(first, _trial(kernel, grid, named, changed=line)) is not None
+            if _difference(first, trial(changed=line)) is not None
         )  # fmt: skip
         of_several = (
             fault for fault in first.undefined.values()
-            if _difference(first, _trial(kernel, grid, named, changed="")) is not None
+            if _difference(first, trial(changed="")) is not None
         )  # fmt: skip
         what = f"element {difference[1]:,} of {difference[0]} depends on the order in which the programs run"
         race = KernelFault("race", what, array=difference[0], element=difference[1])
@@ -265,15 +314,26 @@ def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any]) ->
     return first.report
 
 
+def _on_copies(kernel: Kernel, named: dict[str, Any], config: Config | None) -> dict[str, Any]:
+    """Return the arguments of a run that leaves the tensors alone, behind the hook of its configuration."""
+    memory = Memory(copy=True)
+    if config is not None and config.pre_hook is not None:
+        config.pre_hook(
+            named | {name: memory.host(one) for name, one in named.items() if isinstance(one, torch.Tensor)}
+        )
+    return _as_arguments(kernel, named, memory)
+
+
 def _trial(
     kernel: Kernel,
     grid: tuple[int, int, int],
     named: dict[str, Any],
+    config: Config | None,
     seed: int | None = None,
     changed: str | None = None,
 ) -> _Run:
     """Run a kernel on copies of its tensors and note what it does."""
-    launch, arguments = _Run(grid, watched=True, changed=changed), _as_arguments(kernel, named, Memory(copy=True))
+    launch, arguments = _Run(grid, watched=True, changed=changed), _on_copies(kernel, named, config)
     _run(launch, kernel, arguments, seed)
     parts = [one.block.base if isinstance(one, TensorDescriptor) else one for _, one in _each(arguments, set())]
     pointers = [one for one in parts if isinstance(one, Pointer)]

@@ -194,6 +194,7 @@ class Launch:
         self._lines = array.array("i")  # of the access at each time of the clock
         self._seen: np.ndarray | None = None
         self._released: dict[tuple[int, int], np.ndarray] = {}
+        self._barriers = 0  # of all programs, one at the start of each: what lies between two is in no order
 
     def call(self, kernel: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Call a kernel from a kernel, and return what it returns."""
@@ -204,6 +205,7 @@ class Launch:
         self.program, self._turns = program, 0.0
         self._open.clear()
         self.report.programs += 1
+        self.barrier()
         x, y, z = program
         self.me = x + self.grid[0] * (y + self.grid[1] * z)
         self._seen = None  # of each program, until when what it did comes before what follows: nothing, at first
@@ -250,6 +252,10 @@ class Launch:
         used = max([place for place, n in enumerate(self.grid) if n > 1], default=0) + 1
         return str(self.program[0]) if used == 1 else str(self.program[:used])
 
+    def barrier(self) -> None:
+        """Pass a barrier of the running program."""
+        self._barriers += 1
+
     def touch(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> np.ndarray:
         """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it."""
         elements = offsets.reshape(-1) if active is None else offsets[active]
@@ -266,7 +272,43 @@ class Launch:
             if kind == "load" and elements.size > 1:
                 places, count = np.unique(elements, return_counts=True)
                 buffer.column("read by several")[places[count > 1]] = self.me
+            if kind == "load":
+                self.look_at_lanes("load", buffer, offsets, active, np.True_)
+            elif kind == "atomic" and not offsets.ndim:
+                self.barrier()  # its result goes to all lanes of the program behind one
         return elements
+
+    def look_at_lanes(
+        self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, matters: np.ndarray
+    ) -> None:
+        """Raise a race where another lane of this program touched an element, and no barrier is between the two.
+
+        A lane is a place in a block, counted row by row: blocks of as many elements are taken to lie on threads alike.
+        `matters` says for which elements the order does: not where a store leaves what was there.
+        """
+        lanes = np.arange(offsets.size) * 64 + offsets.size.bit_length()
+        elements = offsets.reshape(-1)
+        if active is not None:
+            elements, lanes = offsets[active], lanes[active.reshape(-1)]
+        for column in ("stored",) if kind == "load" else ("stored", "loaded"):
+            when, lane = buffer.column(f"{column} between")[elements], buffer.column(f"{column} by lane")[elements]
+            first = (lane // 64 == 0) & (lanes // 64 == 0) & (kind == "store")  # a number too is written by the first
+            if (late := matters & (when == self._barriers) & (lane != lanes) & ~first).any():
+                element, did = int(elements[np.argmax(late)]), {"stored": "wrote", "loaded": "read"}[column]
+                verb = {"load": "reads", "store": "writes"}[kind]
+                what = (
+                    f"program {self.name()} {verb} element {element:,} of {buffer.name}, which another lane of it {did}"
+                )
+                line = buffer.column(f"{column} at line")[element]
+                there = f" (line {line})" if (frame := self._frame()) and frame.f_lineno != line else ""
+                why = "lanes lie on different threads, which are not in step: put tl.debug_barrier() between the two"
+                raise self.fault("race", what + there, why, array=buffer.name, element=element)
+        column = {"load": "loaded", "store": "stored"}[kind]
+        when, lane = buffer.column(f"{column} between"), buffer.column(f"{column} by lane")
+        several = (when[elements] == self._barriers) & (lane[elements] != lanes)
+        when[elements], lane[elements] = self._barriers, lanes
+        lane[elements[several | (lane[elements] != lanes)]] = _SEVERAL
+        buffer.column(f"{column} at line")[elements] = self._lines[-1]
 
     def read_by_several(self, buffer: Buffer, elements: np.ndarray) -> np.ndarray:
         """Return which elements several elements of one block of the running program have read."""
