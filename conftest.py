@@ -1,4 +1,4 @@
-"""How does a run of pytest begin, in which order do tests run, and what is said of them at the end?
+"""Runs of pytest: start, order of the tests, and the summary at the end.
 
 At the root, to reach notebooks/ too. What a cell's failure means for the cells after it stands in tests/cells.py.
 """

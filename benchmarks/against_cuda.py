@@ -1,4 +1,4 @@
-"""How close is the simulated GPU to the real one? The same twenty programs on both, where a CUDA device is present.
+"""Simulated GPU against the real one: the same twenty programs on both, where a CUDA device is present.
 
     python -m benchmarks.against_cuda                  # this machine's CUDA GPU against its simulation
     python -m benchmarks.against_cuda --simulate T4    # the simulated half alone, on any machine

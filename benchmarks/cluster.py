@@ -1,4 +1,4 @@
-"""How wrong is the clock of a simulated cluster? Throughput that others published, beside what it predicts.
+"""Error of the simulated cluster's clock against published throughput.
 
     python -m benchmarks.cluster    # some minutes; needs a C++ compiler
 

@@ -1,4 +1,4 @@
-"""What does torch.compile bring? Networks that others timed with and without it, beside what the clock predicts.
+"""Gains of torch.compile: published times of networks with and without it, beside the clock's predictions.
 
     python -m benchmarks.compiled           # prints what is stored
     python -m benchmarks.compiled FOLDER    # draws networks from timm's tables in FOLDER, and predicts those not stored

@@ -1,4 +1,4 @@
-"""Which device faults of public projects does the simulated GPU tell, that a machine without a GPU does not?
+"""Device faults of public projects that the simulated GPU finds and a machine without a GPU does not.
 
     python -m benchmarks.device_faults                       # the chosen rows of device_faults.diff
     python -m benchmarks.device_faults --held-out            # those that were set aside

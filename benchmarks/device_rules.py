@@ -1,4 +1,4 @@
-"""Which rules of a Mac's GPU, or of an Intel GPU, does this machine keep: on the real device, or a simulated one?
+"""Rules of MPS and XPU, tried on this machine: on the real device, or on a simulated one.
 
     python -m benchmarks.device_rules --kind mps          # a line for each rule that is not kept, and what came instead
     python -m benchmarks.device_rules --kind xpu --show   # what came of each rule

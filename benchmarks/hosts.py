@@ -1,4 +1,4 @@
-"""What does the host pay for PyTorch's operators, and how far is that known? Traces of real GPUs, each by the others.
+"""Host time of PyTorch's operators: traces of real GPUs, each predicted from the others.
 
     python -m benchmarks.hosts FOLDER       # or SIMGPU_TRACES=FOLDER python -m benchmarks.hosts
     python -m benchmarks.hosts published    # predicts what is stored again; half an hour, needs timm (see published.py)

@@ -1,4 +1,4 @@
-"""How wrong is the simulated clock? Times that others measured and published, beside the times that it predicts.
+"""Error of the simulated clock against published times.
 
     pip install --no-deps timm pillow
     python -m benchmarks.published         # predicts all again and stores it: an hour

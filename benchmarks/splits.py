@@ -1,4 +1,4 @@
-"""How far are lesson 10's formulas from runs on 8 to 512 GPUs that others measured, and what does their choice cost?
+"""Error of lesson 10's formulas against published runs on 8 to 512 GPUs, and the cost of their choices.
 
     python -m benchmarks.splits          # half a minute
     python -m benchmarks.splits --fit    # also searches the numbers of `measured.NANOTRON` again: two minutes

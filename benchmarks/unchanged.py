@@ -1,4 +1,4 @@
-"""Do programs that nobody here wrote run unchanged on CUDA's face, with the figures that they have on the CPU?
+"""Public programs, unchanged, on CUDA's face, against their figures on the CPU.
 
     python -m benchmarks.unchanged FOLDER [--only TEXT] [--write FILE]
 

@@ -1,4 +1,4 @@
-"""Which stored wrong answer shows something of its check that no other answer shows?
+"""Stored wrong answers that show something of their check that no other answer shows.
 
     python -m benchmarks.wrong_answers          all lessons, some ten minutes on a quiet machine
     python -m benchmarks.wrong_answers 02 05    the lessons 02 and 05

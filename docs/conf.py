@@ -1,4 +1,4 @@
-"""How does Sphinx make the site? Of the sources that tools/website.py puts together; nothing is executed."""
+"""Sphinx configuration of the site; sources come from tools/website.py, and nothing is executed."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""Which exercises and explorers has the course? They stand in the folders of lessons."""
+"""Catalogue of the course's exercises and explorers, found in the lessons' folders."""
 
 import ast
 import importlib

@@ -1,4 +1,4 @@
-"""What does this idea look like? Drawings of concepts, one SVG file each, on a white card that any page can show."""
+"""Drawings of concepts, one SVG file each, on a white card that any page can show."""
 
 import base64
 import html

@@ -1,4 +1,4 @@
-"""How does a pure function become something to play with? The one way in which all explorers are made.
+"""Explorers: a pure function becomes something to play with.
 
 An explorer is a pure function from parameters to a frozen dataclass of numbers, a function that draws those numbers,
 and one control for each parameter. In JupyterLab and Colab it shows controls and a picture; where no kernel runs, the

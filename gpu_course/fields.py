@@ -1,4 +1,4 @@
-"""How does something show fields where there are widgets, and its text elsewhere, and which number was written?"""
+"""Input fields where there are widgets, their text elsewhere, and the number that was entered."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""How does the course look where it speaks to a reader? One frame for checks, guesses, questions and results.
+"""Look of the course's messages: one frame for checks, guesses, questions and results.
 
 Colours are JupyterLab's own, light or dark; elsewhere greys that let the page through, and hues that can be told from
 black and from white.

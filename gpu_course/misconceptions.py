@@ -1,4 +1,4 @@
-"""What do people believe who go wrong, why do they, and which cell of the course shows that it is not so?
+"""Misconceptions of learners: the belief, why people hold it, and the cell that refutes it.
 
 `misconceptions.toml` holds them. Each wrong choice of a prediction belongs to one misconception, or to a slip, behind
 which stands no belief; so does each mistake of an exercise, behind whose name the id stands (`checks.answers`). The

@@ -1,4 +1,4 @@
-"""What did I expect?
+"""Predictions: a guess before a result is shown.
 
     guess = predict("How long does this take?", unit="ms")
     guess.reveal(measured_ms)

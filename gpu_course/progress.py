@@ -1,4 +1,4 @@
-"""What have I solved?
+"""Progress of a reader along the chosen way.
 
 It is kept in a JSON file in the user's data folder; the environment variable COURSE_PROGRESS gives another path, `off`
 keeps it in memory alone. On a machine that forgets (Colab): `progress.export()` gives one line of text that

@@ -1,4 +1,4 @@
-"""What do I still know of earlier lessons? Three short questions at the start of each, with no penalty.
+"""Recall: three short questions on earlier lessons at the start of each, with no penalty.
 
     recall.ask("05")                  # in JupyterLab and Colab with fields
     recall.ask("05").answer(1, 3)     # question 1, option 3: where no fields appear

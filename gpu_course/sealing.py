@@ -1,4 +1,4 @@
-"""How does something become one line of text that people send, and that is damaged, or made up, without harm?"""
+"""Sealed lines of text that survive being sent, and are refused when damaged or made up."""
 
 import re
 import secrets

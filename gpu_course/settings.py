@@ -1,4 +1,4 @@
-"""Which settings of torch, Python and the process can code leave changed, and how is each one put back?"""
+"""Settings of torch, Python and the process that code can leave changed, and their restoration."""
 
 import contextlib
 import gc

@@ -1,4 +1,4 @@
-"""How is progress kept so that two open notebooks, a full disk or a damaged file never lose any?
+"""Store of solved exercises, safe against two open notebooks, a full disk or a damaged file.
 
 The file is changed under a lock between processes and replaced as a whole. What cannot be written stays in memory and
 is written with the next change. A damaged file is put aside under another name and reported once.

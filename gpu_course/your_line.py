@@ -1,4 +1,4 @@
-"""How does progress go along to the next notebook, where each notebook has a machine of its own?
+"""Line that carries progress to the next notebook, where each notebook has a machine of its own.
 
 On Colab it has, and neither Colab nor Kaggle keeps anything when a session ends. So each lesson ends with one line to
 copy, and begins with a place to paste it:

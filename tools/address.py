@@ -1,4 +1,4 @@
-"""Where is the course published, and what do title cells, set-up cells and the site say of it?
+"""Address of the published course, for title cells, set-up cells and the site.
 
 The address stands in pyproject.toml alone. As long as there is none, nothing names one: title cells have no badges, and
 the set-up cell installs the wheel that a reader of Colab or Kaggle has uploaded.

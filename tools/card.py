@@ -1,4 +1,4 @@
-"""Which tool first, and what is it usually? The table of symptoms on one page, to print.
+"""Card of symptoms on one page, to print: which tool first, and the usual cause.
 
 python tools/card.py     write docs/what_is_wrong.svg and docs/what_is_wrong.pdf
 

@@ -1,4 +1,4 @@
-"""Which rooms does a layer stand for that is a pattern, such as `lesson*`? A kind of contract for `lint-imports`."""
+"""Import contract for layers that are a pattern, such as `lesson*`, for `lint-imports`."""
 
 import fnmatch
 

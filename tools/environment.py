@@ -1,4 +1,4 @@
-"""How does `.venv` come to hold what the course needs? Standard library only; runs before anything is installed.
+"""Installer of `.venv`; standard library only, because it runs before anything is installed.
 
 `python tools/environment.py` brings what tests and contributors need, `--only lab` what a reader needs. On Linux
 without an NVIDIA driver torch comes from PyTorch's own index, whose CPU build has a tenth of the size, if that can be

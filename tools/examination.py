@@ -1,4 +1,4 @@
-"""What does the examination ask?  A paper for those who only read, and on another page of the site its answers."""
+"""Examination on paper, and its answers on another page of the site."""
 
 import functools
 import random

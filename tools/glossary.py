@@ -1,4 +1,4 @@
-"""Which terms does the course explain, and where?  A term is bold where a lesson explains it, and nowhere else.
+"""Glossary of the terms that lessons explain; a term is bold where it is explained, and nowhere else.
 
 The site's glossary is made from these places: each term with the sentence that explains it, and a link to it.
 """

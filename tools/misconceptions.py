@@ -1,4 +1,4 @@
-"""Which misconceptions does the course refute, lesson by lesson?  A page of the site, made from the course's own list.
+"""Page of the site on the misconceptions that the course refutes, lesson by lesson.
 
 python tools/misconceptions.py     write the headings above the cells into gpu_course/misconceptions.toml
 """

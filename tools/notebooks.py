@@ -1,4 +1,4 @@
-"""Are the notebooks in their one canonical form, and are their stored outputs what they give when run?
+"""Canonical form of the notebooks, and a check of their stored outputs.
 
 python tools/notebooks.py --check [paths]     name what is not canonical; exit status 1 if anything is
 python tools/notebooks.py --fix [paths]       write the canonical form, the address, links to neighbours, stubs and the

@@ -1,4 +1,4 @@
-"""How does the course become one file to print?  `make pdf` prints the built site to build/site/course.pdf.
+"""The course as one file to print: `make pdf` writes build/site/course.pdf from the built site.
 
 Needs the pages that `make site` wrote, and the system's Chromium; where there is none, one sentence says so.
 """

@@ -1,4 +1,4 @@
-"""Which cells does a plan for a class name, and what goes wrong most often in it?
+"""Cells of a plan for a class, and the mistakes that are most frequent in it.
 
 The plans are the tables of docs/instructors/plans.md. A row names a lesson, headings to show and exercises to give.
 `page` makes a page of each plan: for every exercise the mistakes that its check knows, and what to say.

@@ -1,4 +1,4 @@
-"""What did the ranks of a program call before it hung? Runs the programs of lesson 11 under PyTorch's flight recorder.
+"""Recorder of hangs: runs the programs of lesson 11 under PyTorch's flight recorder.
 
 python tools/record_hangs.py                  write gpu_course/lesson11/hangs.json anew, one dump a line
 python tools/record_hangs.py "other types"    record this program anew, and keep the other dumps

@@ -1,4 +1,4 @@
-"""How does a lesson become slides?  `make slides` writes them to build/slides.
+"""Slides of a lesson: `make slides` writes them to build/slides.
 
 slides.toml in the lesson's room names the cells. There is one source, the notebook: of a text its heading and first
 paragraph are shown, of a folded cell what it draws, of an open cell code and output (two outputs at most). Code is

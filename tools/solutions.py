@@ -1,4 +1,4 @@
-"""What is a right answer to each exercise, on paper?  `make solutions` writes build/solutions.html, for instructors."""
+"""Solutions on paper for instructors: `make solutions` writes build/solutions.html."""
 
 import html
 import sys

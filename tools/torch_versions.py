@@ -1,4 +1,4 @@
-"""Does the course pass its tests on the oldest supported and on the newest torch, each in its own environment?"""
+"""Tests of the course on the oldest supported and the newest torch, each in its own environment."""
 
 import os
 import re

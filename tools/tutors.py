@@ -1,4 +1,4 @@
-"""Where do people get stuck, exercise by exercise?  A page for tutors, from the mistakes that checks name."""
+"""Page for tutors: where people get stuck, exercise by exercise, from the mistakes that checks name."""
 
 from gpu_course import catalogue
 

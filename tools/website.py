@@ -1,4 +1,4 @@
-"""Which pages does the site have, and where do they come from?  `make site` writes it to build/site.
+"""Pages of the site and their sources: `make site` writes it to build/site.
 
 README, CONTRIBUTING and the stored notebooks are pages as they are; the rest stands in docs/ or is made here from the
 lessons and the package: the examination, the glossary, the misconceptions, the reference, the table of GPUs, the error

@@ -1,4 +1,4 @@
-"""Are the wheels of the course and of its engines what a release may hold?  python tools/wheels.py [--tag v0.2.0]
+"""Check of the wheels of the course and its engines before a release: python tools/wheels.py [--tag v0.2.0]
 
 Builds them into dist/, looks into each, and with `--install` installs each engine and the course into an environment of
 its own and imports it. `--tag` also compares the tag with the versions, writes dist/changes.md from the changelog, and

@@ -1,4 +1,4 @@
-"""Which copies of the lessons does the reader work on, and which lessons are newer than their copies?
+"""Reader's copies of the lessons, and the lessons that are newer than their copies.
 
 Standard library only. `python tools/workbook.py` makes the missing copies in `workbook/` and opens JupyterLab there;
 further arguments go to JupyterLab.

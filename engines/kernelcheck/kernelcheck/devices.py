@@ -1,4 +1,4 @@
-"""Is this device a real GPU of CUDA, on which a kernel can run as it is, and is its memory the host's?"""
+"""Devices on which a kernel runs as it is, and those whose memory is the host's."""
 
 import torch
 

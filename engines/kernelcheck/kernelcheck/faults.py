@@ -1,4 +1,4 @@
-"""What is wrong with a kernel, at which of the reader's lines, at which element of which array?"""
+"""Faults of a kernel: kind, the reader's line, and the array element."""
 
 
 class KernelFault(RuntimeError):

@@ -1,4 +1,4 @@
-"""How do pairs of a name and a value become a table, in plain text and in HTML? And what is a cell of a notebook?"""
+"""Tables of names and values, in plain text and in HTML, and the cell of a notebook."""
 
 import html
 from collections.abc import Sequence

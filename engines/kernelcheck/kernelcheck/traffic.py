@@ -1,4 +1,4 @@
-"""How many bytes does a kernel ask of each array, in how many requests and sectors?"""
+"""Memory traffic of a kernel by array: bytes, requests and sectors."""
 
 from dataclasses import dataclass
 

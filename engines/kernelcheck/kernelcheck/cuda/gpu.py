@@ -1,4 +1,4 @@
-"""How does a CUDA kernel run on a real GPU? By NVRTC and the driver, through PyTorch's own binding."""
+"""CUDA kernels on a real GPU: NVRTC and the driver, through PyTorch's own binding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does this CUDA C++ kernel do? Its unchanged text, run on the CPU, each access to memory looked at."""
+"""CUDA C++ kernel, unchanged, run on the CPU with each memory access checked."""
 
 import ctypes
 import functools

@@ -1,4 +1,4 @@
-"""How does a command run so that it ends within its time, and nothing that it started stays?"""
+"""Child processes with a time limit, which leave nothing running."""
 
 from __future__ import annotations
 

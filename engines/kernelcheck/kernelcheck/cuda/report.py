@@ -1,4 +1,4 @@
-"""What did a launch do, and what is wrong with it, in words?"""
+"""Report of a launch: what it did, and what is wrong with it."""
 
 from __future__ import annotations
 

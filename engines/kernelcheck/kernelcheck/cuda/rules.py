@@ -1,4 +1,4 @@
-"""What would a CUDA compiler refuse that a C++ compiler takes?
+"""Code that a C++ compiler accepts and a CUDA compiler refuses.
 
 The rules are those of NVRTC 13, which `torch.cuda._compile_kernel` calls, and of nvcc 13 with the flags of
 `torch.utils.cpp_extension.load_inline`. A text that one of the two refuses is refused, at the reader's line.

@@ -1,4 +1,4 @@
-"""What does the text of a .cu file declare: which functions, with which words, and which variables?
+"""Declarations in the text of a .cu file: functions with their qualifiers, and variables.
 
 The text is cut into tokens once and walked through once, so that the time grows as the text does. It is not understood
 as a compiler understands it: templates and macros are taken as they look.

@@ -1,4 +1,4 @@
-"""Which compiler builds a kernel here, and what does it say of the reader's text?"""
+"""C++ compiler of this machine, and its messages about the reader's text."""
 
 import contextlib
 import functools

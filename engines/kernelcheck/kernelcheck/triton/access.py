@@ -1,4 +1,4 @@
-"""How does a Triton kernel read and write memory? Loads, stores and atomic operations, each access looked at."""
+"""Memory accesses of a Triton kernel: loads, stores and atomics, each checked."""
 
 from __future__ import annotations
 

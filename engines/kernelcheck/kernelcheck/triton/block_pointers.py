@@ -1,4 +1,4 @@
-"""Where does a block of a tensor lie that `tl.make_block_ptr` points to, and which of its elements are inside?"""
+"""Block pointers of `tl.make_block_ptr`: where a block lies, and which of its elements are inside."""
 
 from __future__ import annotations
 

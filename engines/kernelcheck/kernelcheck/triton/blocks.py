@@ -1,4 +1,4 @@
-"""What does a Triton kernel compute with? Blocks of numbers with its types, pointers, arithmetic as on the device."""
+"""Blocks of numbers with Triton's types, pointers and device arithmetic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What would Triton's compiler say of this kernel? Its text is walked once, with types and shapes and without values.
+"""Errors of Triton's compiler, found in one walk over a kernel with types and shapes and without values.
 
 A compiler sees each statement once, whichever way a program takes, so it refuses what Python would only meet later, or
 never: a name that changes its type or shape in a loop, a name that one branch alone makes, a `return` in a loop, a

@@ -1,4 +1,4 @@
-"""What does a tensor descriptor load and store? Blocks of a tensor whose edges it knows, so that no mask is needed.
+"""Tensor descriptors: loads and stores of blocks whose edges are known, so that no mask is needed.
 
 Its rules: https://triton-lang.org/main/python-api/generated/triton.language.make_tensor_descriptor.html
 """

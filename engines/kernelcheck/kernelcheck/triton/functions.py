@@ -1,4 +1,4 @@
-"""What can a Triton kernel call? The functions of `triton.language`, on blocks of NumPy."""
+"""Functions of `triton.language`, on NumPy blocks."""
 
 from __future__ import annotations
 

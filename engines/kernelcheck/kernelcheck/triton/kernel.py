@@ -1,4 +1,4 @@
-"""What is a kernel in Triton's language, and what do the names in it that come from outside mean?"""
+"""Kernel in Triton's language, and the outside names in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does a Triton kernel compute? Its unchanged text runs here on NumPy, one program after the other, everywhere.
+"""Triton interpreter: unchanged kernels run on NumPy, one program after the other, on every system.
 
 triton, tl = kernelcheck.triton()  # the real modules where CUDA and Triton work, else those of this interpreter
 

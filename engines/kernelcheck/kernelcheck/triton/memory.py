@@ -1,4 +1,4 @@
-"""What does a Triton kernel read and write, where is that out of bounds, and do two programs get in each other's way?
+"""Memory of a Triton launch: reads, writes, bounds, and races between programs.
 
 Bytes are those that a kernel asks for: caches are left out. A request is what 32 neighbours of a block ask for at once,
 and its sectors are the different pieces of 32 bytes among them, along that axis of the block in which there are fewer.

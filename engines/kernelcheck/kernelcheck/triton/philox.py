@@ -1,4 +1,4 @@
-"""Which random numbers does a kernel get? Those of Triton: Philox with ten rounds, counted by `offset`."""
+"""Random numbers of a Triton kernel: Philox with ten rounds, counted by `offset`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is the text of a kernel, and what does it become so that Python computes as Triton does?
+"""Text of a kernel, and its translation into Python that computes as Triton does.
 
 Triton's language looks like Python and differs in four places. A number that is given a name becomes a number of the
 device: after `half = BLOCK // 2` it is no constant any more. `and`, `or`, `not` and chains of comparisons work on

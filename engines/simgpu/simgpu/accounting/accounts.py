@@ -1,4 +1,4 @@
-"""Which bytes are alive on the simulated GPUs, and do more of them fit?"""
+"""Accounts of the bytes alive on the simulated GPUs: capacity, budgets, out of memory."""
 
 import threading
 import weakref

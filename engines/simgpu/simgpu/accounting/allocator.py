@@ -1,4 +1,4 @@
-"""Which bytes does PyTorch's CUDA allocator reserve for a program? Its rules, for a simulated GPU that asks for them.
+"""Caching allocator of PyTorch on CUDA: the bytes that it reserves for the bytes that a program asks for.
 
 The rules, not the code, of `c10/cuda/CUDACachingAllocator.cpp` (read in github.com/pytorch/pytorch at commit
 eb42ad6eca0ce61e7c581212b4bf32f991425571) and `c10/core/AllocatorConfig.h` of PyTorch 2.13: sizes rounded to 512 bytes,

@@ -1,4 +1,4 @@
-"""Which storages did a program make on a device, how large, whose, in which line, and when were they freed?"""
+"""Ledger of the storages of a device: size, owner, line that made them, and when they were freed."""
 
 import itertools
 import os

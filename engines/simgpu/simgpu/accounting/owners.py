@@ -1,4 +1,4 @@
-"""Whose are the bytes that are alive? The five owners of memory in training, as numbers, a table and a bar."""
+"""Memory in training by its five owners, as numbers, a table and a bar."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What is a timeline as a Chrome trace, in the form that `torch.profiler` writes on CUDA?
+"""Chrome traces of timelines, in the form that `torch.profiler` writes on CUDA.
 
 The format: "Trace Event Format", https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 Times in it are microseconds; the three digits behind the point keep whole nanoseconds.

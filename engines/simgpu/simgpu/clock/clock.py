@@ -1,4 +1,4 @@
-"""What time is it on the host, and when is each queue of the GPUs done? The one virtual clock, in nanoseconds."""
+"""Virtual clock of the host and of the GPUs' queues, in nanoseconds."""
 
 import itertools
 import math

@@ -1,4 +1,4 @@
-"""What did a program ask of its GPUs? Events without times, which `player.play` plays on any GPU.
+"""Events that a program asks of its GPUs, without times; `player.play` plays them on any GPU.
 
 A program on the simulated GPU writes them while its clock runs, a forecast without one; both are played the same way.
 """

@@ -1,4 +1,4 @@
-"""How far is the clock from times that others measured and published? It depends on what decided the time: its regime.
+"""Error of the clock against published times, by regime: by what decided the time.
 
 `published.json` has the runs, each with its address, what the clock predicts and the regime of that prediction;
 `python -m benchmarks.published` makes them. A simulated time carries the figure of its own regime, and no other

@@ -1,4 +1,4 @@
-"""What does the host take for what a program asks of its GPUs, by class of operator?"""
+"""Host time of what a program asks of its GPUs, by class of operator."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""What happened on the virtual clock? Records, for everybody who asked for them."""
+"""Journal of the virtual clock: records for every subscriber."""
 
 from dataclasses import dataclass
 from typing import Any, TypeAlias

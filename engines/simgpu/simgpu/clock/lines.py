@@ -1,4 +1,4 @@
-"""Which line of the program is meant? A file, a number and the text, taken from what `places.place` says."""
+"""Line of a program: file, number and text, parsed from `places.place`."""
 
 import re
 from collections import defaultdict

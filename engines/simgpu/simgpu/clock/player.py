@@ -1,4 +1,4 @@
-"""How long would the events of a log take on a GPU? They run again, on a clock of their own."""
+"""Replay of a log of events on a GPU, on a clock of its own."""
 
 import threading
 from bisect import bisect_left

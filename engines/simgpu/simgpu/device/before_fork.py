@@ -1,4 +1,4 @@
-"""What do ranks with a simulated GPU find done already? Imported by the process from which they are forked.
+"""Work done once before ranks with a simulated GPU are forked.
 
 Autocast's fallback changes PyTorch's table of each operator: every rank would have to copy all of them.
 """

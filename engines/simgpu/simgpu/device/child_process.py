@@ -1,4 +1,4 @@
-"""How does something run on the simulated GPU where this process has a real one?
+"""Runs on the simulated GPU, in a child process, where this process has a real GPU.
 
 In a child process that hides the real one: `python -m simgpu.device.child_process FILE` reads a function and its
 arguments from FILE and writes into it what the function returned or raised.

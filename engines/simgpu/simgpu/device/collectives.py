@@ -1,4 +1,4 @@
-"""Which operation between ranks is this, and how many bytes does this rank put into it?
+"""Kind of a message between ranks, and the bytes that this rank puts into it.
 
 `torch.distributed` sends every operation through PyTorch's dispatcher, those that `DistributedDataParallel` starts in
 the backward pass included, as operators of the namespaces below.

@@ -1,4 +1,4 @@
-"""What does a simulated GPU do with a message to another rank? gloo carries the values, and the clocks meet.
+"""Messages between ranks: gloo carries the values, and the virtual clocks meet.
 
 As with NCCL a call costs the host its launch and no more. The message has a queue of its own (one for the collectives
 of each group, one for each direction between two ranks). It begins when the last rank has come, with what was queued

@@ -1,4 +1,4 @@
-"""Which kernels would `torch.compile` write for a function, in how many graphs, and where does it break them?"""
+"""Graphs, breaks and kernels that `torch.compile` would make of a function."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace

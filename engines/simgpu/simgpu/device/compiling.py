@@ -1,4 +1,4 @@
-"""What does `torch.compile` do on a simulated GPU? PyTorch finds the graphs; their values come operator by operator.
+"""`torch.compile` on a simulated GPU: PyTorch finds the graphs; their values come operator by operator.
 
 Dynamo is PyTorch's own: graphs, breaks, guards and recompilations are found, counted and logged as on CUDA. Only the
 backend "inductor", which writes kernels for a real GPU, gives way here. A graph is run by the operators that the

@@ -1,4 +1,4 @@
-"""What does an operator do on a Mac's GPU, or on Intel's, that has no kernel there? It raises, or runs on the CPU.
+"""Operators without a kernel on MPS or XPU: an error, or the CPU's kernel on request.
 
 By the environment as it is when the face is switched on, or when a program that simgpu runs imports torch. Words and
 rules: MPSFallback.mm in aten/src/ATen/mps, and XPUFallback.template of torch-xpu-ops, in `machine.kernels_of_kinds`.

@@ -1,4 +1,4 @@
-"""How do the generators of a simulated GPU differ from those of the CPU? By their device, their states, and an offset.
+"""Random generators of a simulated GPU: the CPU's, with a device, a state and an offset of their own.
 
 The numbers are those of the CPU's generator. A state of CUDA is a seed and an offset, 16 bytes (`get_state` in
 CUDAGeneratorImpl.cpp); here these stand before the state of the CPU's generator. So a state of the CPU does not fit a

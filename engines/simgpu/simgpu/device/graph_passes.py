@@ -1,4 +1,4 @@
-"""When does the backward pass of a compiled graph begin, and which operators are parts of it?"""
+"""Passes of a compiled graph: where backward begins, and which operators belong to it."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""What happens when a kernel meets an impossible value? On request the habit of CUDA: an error that comes later.
+"""Device-side asserts: on request an impossible value fails later, as on CUDA.
 
 On CUDA indices, classes and probabilities are checked by the kernels, on the device (`CUDA_KERNEL_ASSERT`), shapes and
 number formats before, by the host. So here: what fails on values alone, and not on the shapes of the same tensors, has

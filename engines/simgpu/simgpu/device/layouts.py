@@ -1,4 +1,4 @@
-"""How do the values of a tensor on a simulated GPU lie in memory? One object for each way, by which calls are known.
+"""Layout of a tensor's values in memory, one object for each, by which calls are recognised.
 
 An operator that got tensors of the same layouts before gives the same kind of result for the same price.
 """

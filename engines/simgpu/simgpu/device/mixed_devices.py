@@ -1,4 +1,4 @@
-"""What does PyTorch say of an operator whose tensors are on two devices? On CUDA its generated code says it.
+"""Errors of operators whose tensors are on two devices, in the words of PyTorch's generated code.
 
 Most operators compare the devices of their arguments before their kernel runs, and name argument and method; those
 without that check leave it to TensorIterator, or to words of their own. Sources: `gen_device_check` in

@@ -1,4 +1,4 @@
-"""What do single operators on MPS refuse that PyTorch's table of operators does not tell?
+"""Refusals of single operators on MPS that PyTorch's table of operators does not show.
 
 Sources: AdaptivePooling.mm, Convolution.mm, Linear.mm and OperationUtils.mm of aten/src/ATen/native/mps/operations, and
 PyTorch's list of what its own tests expect to fail there, torch/testing/_internal/common_mps.py.

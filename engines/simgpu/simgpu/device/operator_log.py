@@ -1,4 +1,4 @@
-"""Which kernels would operators start on a GPU, whatever tensors they run on? They go into a log."""
+"""Log of the kernels that operators would start on a GPU, whatever device their tensors are on."""
 
 from collections.abc import Sequence
 from typing import Any

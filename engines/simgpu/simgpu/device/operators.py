@@ -1,4 +1,4 @@
-"""What does the simulated GPU do with an operator? It runs it on the CPU's values, counts its bytes and its time."""
+"""Execution of an operator: the CPU computes its values, and its bytes and time are charged."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext

@@ -1,4 +1,4 @@
-"""Which memory of the host is pinned, and which functions of PyTorch make such memory?
+"""Pinned memory of the host, and PyTorch's functions that allocate it.
 
 PyTorch pins by a driver, which there is not. Here a storage is pinned when it is noted to be: copies ask for that.
 """

@@ -1,4 +1,4 @@
-"""Which uses of a GPU's memory does nothing order? On request such races are told, though the values here are right.
+"""Race detector: unsynchronised accesses to memory of a GPU, though the values here are right.
 
 Each stream does one thing after the other. Between two streams, or a stream and the host, an order comes from an event
 that one records and the other waits for, `wait_stream`, `synchronize`, a blocking copy or a value that is read. Every

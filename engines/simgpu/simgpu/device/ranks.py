@@ -1,4 +1,4 @@
-"""What does this function do on several processes, each with a simulated GPU in a cluster?"""
+"""Runs a function on several processes, each with a simulated GPU of one cluster."""
 
 import functools
 import os

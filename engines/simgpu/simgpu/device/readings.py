@@ -1,4 +1,4 @@
-"""What may a program read, set and put back of the simulated GPUs of its process?
+"""Readings of the process's simulated GPUs, and settings that a program may change and restore.
 
 These functions are the doors to memory, settings and queues: whoever stands outside needs nothing of the inside.
 """

@@ -1,4 +1,4 @@
-"""What does TorchScript say where an operator fails on a simulated GPU? Its interpreter loses the words of Python.
+"""Errors of operators inside TorchScript, whose interpreter drops the words of Python.
 
 It asks an exception of Python for its words before C++ has fetched them, and finds none (`handleError` in
 interpreter.cpp, `python_error` in Exceptions.h). `operators.dispatch` keeps them.

@@ -1,4 +1,4 @@
-"""What happens where a tensor changes its shape in place, as `unsqueeze_` does, and other tensors share its memory?
+"""Changes of shape in place, such as `unsqueeze_`, of tensors that share memory.
 
 After a change in place, autograd makes the gradients of all views of that memory anew. For a view on the CPU or on CUDA
 it takes the view's strides. For one of a subclass, as every tensor of the simulated GPU is, it repeats the calls that

@@ -1,4 +1,4 @@
-"""What does an operator return where nobody needs its values? Memory of the right shape, in a fraction of the time.
+"""Shapes-only results of operators: memory of the right shape, without computing values.
 
 PyTorch's own functions of shapes, those of the device `meta`, say how large results are; their memory is the CPU's and
 is not written, so that most of it is never really there. What a program reads of values means nothing; mostly it is 0.

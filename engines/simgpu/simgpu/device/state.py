@@ -1,4 +1,4 @@
-"""Which simulated GPUs does this process have? Their memory, clock and journal, and which of them is meant."""
+"""State of the process's simulated GPUs: memory, clock, journal, and the current device."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""How is a tensor of a program's own class, such as an image that knows its spacing, on the simulated GPU?
+"""Tensor subclasses of a program, such as an image that knows its spacing, on the simulated GPU.
 
 By a class of both, made once for each class of a program. For Python and for `__torch_function__` its tensors are of
 the program's class; operators see them as the `SimTensor`s that they are, too.

@@ -1,4 +1,4 @@
-"""How does a tensor on the simulated GPU behave? A wrapper over a CPU tensor, and what Python gets that asks it.
+"""Tensor on the simulated GPU: a wrapper over a CPU tensor, and the attributes that Python reads from it.
 
 For C++ a tensor on `sim:1` is a tensor on `meta:1`, because PyTorch's engine needs no device guard there: an exception
 in a backward pass stays an exception. Python sees `sim:1`. A `meta` device with an index therefore always means `sim`.

@@ -1,4 +1,4 @@
-"""What did host and GPUs do, and when? Records of the virtual clock, their totals, gaps, and a trace."""
+"""Timelines of host and GPUs: records of the virtual clock, totals, gaps, and a trace."""
 
 from bisect import bisect_left
 from collections import Counter, defaultdict

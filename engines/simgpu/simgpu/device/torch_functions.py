@@ -1,4 +1,4 @@
-"""Which Python functions of PyTorch are replaced, so that generators, files, modules, torch.accelerator know `sim`?"""
+"""Patches of PyTorch's Python functions, so that files, modules and torch.accelerator know `sim`."""
 
 import importlib
 import os

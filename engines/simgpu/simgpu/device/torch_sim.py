@@ -1,4 +1,4 @@
-"""What is `torch.sim`? The functions of `torch.cuda`, answered by the simulated GPU."""
+"""Module `torch.sim`: the functions of `torch.cuda`, answered by the simulated GPU."""
 
 import functools
 import pickle

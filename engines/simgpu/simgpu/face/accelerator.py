@@ -1,4 +1,4 @@
-"""What do `torch.accelerator`, `torch.Stream`, `torch.Event` and `get_device_module` answer while a face is on?"""
+"""`torch.accelerator`, `torch.Stream`, `torch.Event` and `get_device_module` while a face is on."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What does `SyncBatchNorm` call on CUDA, that PyTorch has for no CPU? Five operators, here for the CPU's values.
+"""Operators of `SyncBatchNorm` that PyTorch has for CUDA alone, computed by the CPU.
 
 Each rank computes its own mean and spread, gathers those of all, and normalises by the common ones; backward, two sums
 are reduced over all ranks between the last two operators.

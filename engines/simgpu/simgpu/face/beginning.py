@@ -1,4 +1,4 @@
-"""When does CUDA, or XPU, begin? With the first line that uses it: importing torch and asking for seeds does not.
+"""Initialisation of CUDA or XPU: the first line that uses it, not importing torch or asking for seeds.
 
 From then on `torch.cuda.is_initialized()` is True, the number of GPUs stays what it was, and a child process that is
 forked cannot use them. Source: `_lazy_init` in torch/cuda/__init__.py, and `poison_fork` in torch/csrc/cuda/Module.cpp,

@@ -1,4 +1,4 @@
-"""How do child processes of a program get its face too? By two variables of their environment.
+"""Faces of child processes, handed on by two environment variables.
 
 Python runs `start/sitecustomize.py` at its start, and that switches the face on as soon as the child imports torch. A
 child that was forked has it from its parent, and cannot use a GPU where the parent has used one, as on CUDA.

@@ -1,4 +1,4 @@
-"""What does `torch.compile` ask of CUDA? What PyTorch compiled with the face on, and without it."""
+"""Compiled functions on a face: what PyTorch compiled with it, and without it, kept apart."""
 
 import sys
 

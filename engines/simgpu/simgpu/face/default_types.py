@@ -1,4 +1,4 @@
-"""What do PyTorch's factories make where an old program has set the type of their tensors?"""
+"""Factories under `torch.set_default_tensor_type`, as old programs set it."""
 
 import functools
 from collections.abc import Callable

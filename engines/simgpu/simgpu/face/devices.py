@@ -1,4 +1,4 @@
-"""Why does `torch.device(0)` mean a GPU of CUDA, of MPS or of XPU? In C++ a bare number names `sim` here.
+"""`torch.device(0)` on a face: in C++ a bare number names `sim` here.
 
 `torch.device` is a type of C++ that no Python code can replace: programs compare types with it, and C++ makes its
 objects. Its own type, `type`, becomes one that turns a number into `cuda:number`, or that of another kind, when it is

@@ -1,4 +1,4 @@
-"""What does DLPack do with a tensor on CUDA's face? PyTorch hands it to itself; no other library gets its memory."""
+"""DLPack on CUDA's face: PyTorch exchanges with itself; no other library gets the memory."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What does `torch.cuda` answer? Its own Python code runs, over functions that stand in for those of a CUDA build.
+"""Driver functions of a CUDA build, under the Python code of `torch.cuda`.
 
 A CUDA build of PyTorch has functions such as `torch._C._cuda_getDeviceCount`, and `torch.cuda` is written on top of
 them. `replace` puts such functions there, answered by the simulated GPUs. What has no answer raises

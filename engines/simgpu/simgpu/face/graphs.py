@@ -1,4 +1,4 @@
-"""How does `torch.cuda.CUDAGraph` capture what a program does on a simulated GPU, and do it again in one launch?
+"""`torch.cuda.CUDAGraph`: capture of a program on a simulated GPU, and its replay in one launch.
 
 While a graph is captured, operators run, so that their results have shapes and memory, and are remembered. At the
 end everything that they overwrote, and the random numbers, are put back: on CUDA a capture computes nothing. `replay`

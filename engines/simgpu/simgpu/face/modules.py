@@ -1,4 +1,4 @@
-"""Which modules of PyTorch take ways through C++ that a simulated GPU has not? They take others, or say so."""
+"""Modules of PyTorch that reach C++ without a simulated GPU: redirected, or refused with a reason."""
 
 import copy
 import functools

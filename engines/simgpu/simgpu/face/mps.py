@@ -1,4 +1,4 @@
-"""What do `torch.mps` and `torch.backends.mps` answer? Their Python code runs, over functions in the place of C++'s.
+"""Functions of an MPS build, under the Python code of `torch.mps` and `torch.backends.mps`.
 
 Sources: MPSEvent.mm, MPSAllocator.mm and MPSGuardImpl.h of aten/src/ATen/mps.
 """

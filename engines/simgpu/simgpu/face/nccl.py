@@ -1,4 +1,4 @@
-"""What does NCCL refuse, and in which words? Ranks with simulated GPUs refuse it too, though gloo carries the messages.
+"""Refusals of NCCL, in its words, between ranks whose messages gloo carries.
 
 Sources: `check_gpu_single_tensor` and `getNcclDataType` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp,
 `getBackend` in ProcessGroup.hpp there, and `initTransportsRank` in src/init.cc of NCCL.

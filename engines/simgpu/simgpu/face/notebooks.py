@@ -1,4 +1,4 @@
-"""How does a notebook that says `cuda` run, as a whole from the command line and by `%load_ext simgpu`?"""
+"""Notebooks that say `cuda`: run whole from the command line, or by `%load_ext simgpu`."""
 
 import json
 import os

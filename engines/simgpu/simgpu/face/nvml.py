@@ -1,4 +1,4 @@
-"""What does NVML, the library that `nvidia-smi` and `pynvml` ask, say of the simulated GPUs?
+"""NVML, the library behind `nvidia-smi` and `pynvml`, for the simulated GPUs.
 
 While CUDA's face is on, this module is `pynvml`. It knows what data sheets, memory accounts and the virtual clock
 know. Sensors there are none: whoever asks for one gets NVMLError_NotSupported, as on GPUs that lack it.

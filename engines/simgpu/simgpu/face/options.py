@@ -1,4 +1,4 @@
-"""Which options has a face on a command line?"""
+"""Command-line options of a face."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""What does `nn.DataParallel` need of C++? Functions that spread tensors over GPUs and collect them, in Python here."""
+"""Scatter, gather and broadcast of `nn.DataParallel`, in Python in the place of C++."""
 
 from collections.abc import Sequence
 

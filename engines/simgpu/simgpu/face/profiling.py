@@ -1,4 +1,4 @@
-"""What does `torch.profiler` show of CUDA on a simulated GPU? A row for each kernel, with its virtual time.
+"""`torch.profiler` on a simulated GPU: a row for each kernel, with its virtual time.
 
 PyTorch's own profiler looks at the host, whose times are those of this machine's CPU. The kernels come from the
 journal, each with the operator that launched it.

@@ -1,4 +1,4 @@
-"""What does a program learn of a simulated GPU that it asks for its properties?"""
+"""Device properties of a simulated GPU."""
 
 import hashlib
 import uuid

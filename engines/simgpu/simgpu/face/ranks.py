@@ -1,4 +1,4 @@
-"""What do `init_process_group("nccl")` and its kin do where ranks have simulated GPUs? gloo carries the messages."""
+"""`init_process_group("nccl")` and its kin between ranks with simulated GPUs; gloo carries the messages."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""How does a program that starts `nvidia-smi` learn of the simulated GPUs? From one that comes first on PATH.
+"""`nvidia-smi` for programs that start it: one that comes first on PATH.
 
 `start/bin/nvidia-smi` prints what a variable of its environment says, which is written anew whenever a process starts.
 On Windows, where a program must be a binary, there is none.

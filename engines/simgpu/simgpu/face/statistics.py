@@ -1,4 +1,4 @@
-"""What does `torch.cuda.memory_stats` say of a simulated GPU? CUDA's keys, all of them."""
+"""`torch.cuda.memory_stats` of a simulated GPU, with all of CUDA's keys."""
 
 from typing import Any
 

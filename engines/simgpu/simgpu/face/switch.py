@@ -1,4 +1,4 @@
-"""How is the face of CUDA, MPS or XPU switched on and off?"""
+"""Switch of the faces of CUDA, MPS and XPU: on and off."""
 
 import os
 import threading

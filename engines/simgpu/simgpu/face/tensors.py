@@ -1,4 +1,4 @@
-"""How do tensors get to a device that a program calls `cuda`, `mps` or `xpu`?
+"""Tensors of a device that a program calls `cuda`, `mps` or `xpu`.
 
 PyTorch's factories ask the dispatcher, where `register_kernels` answers for that kind's key. Functions written in C++
 that move a tensor, such as `Tensor.to` and `torch.tensor`, ask for a device guard instead, which a process without

@@ -1,4 +1,4 @@
-"""What does `torch.cuda.set_sync_debug_mode` do on a simulated GPU? It tells of lines that make the host wait.
+"""`torch.cuda.set_sync_debug_mode`: lines that make the host wait.
 
 As on CUDA: of those that read a value, whose result has a size that depends on values, or that copy over the bus and
 do not say `non_blocking=True`. `synchronize` is what a program asks for, and is not told.

@@ -1,4 +1,4 @@
-"""What does `torch.xpu` answer? Its own Python code runs, over functions that stand in for those of a build for XPU.
+"""Driver functions of an XPU build, under the Python code of `torch.xpu`.
 
 As `driver` does for `torch.cuda`, of which it takes streams, events, memory and statistics. What no data sheet of the
 table tells of a GPU, such as its number of compute units, is that of CUDA's multiprocessors, or 0.

@@ -1,4 +1,4 @@
-"""What would the same step take if the model were compiled? Its kernels in the place of its operators."""
+"""Forecast of the compiled step: compiled kernels in the place of its operators."""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager

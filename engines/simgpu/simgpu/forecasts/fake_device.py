@@ -1,4 +1,4 @@
-"""How does a program for a GPU run with tensors that have shapes and no memory, and which kernels does it start?
+"""Programs for a GPU on tensors with shapes and no memory, and the kernels that they start.
 
 PyTorch's FakeTensorMode runs the operators on shapes alone. Fake tensors of a CUDA device need CUDA in the process, so
 elsewhere they are fake CPU tensors, made to take the paths that a GPU takes: the number formats of autocast follow

@@ -1,4 +1,4 @@
-"""How does one rank of many run without the others? Its messages have sizes and no values, its streams are noted.
+"""One rank of many, without the others: messages with sizes and no values, streams recorded.
 
 PyTorch's "fake" process group answers for the other ranks at once. The streams and events by which PyTorch's own FSDP
 lets messages and computation overlap are those of `torch.cpu`, on which fake tensors live; here they note what is asked

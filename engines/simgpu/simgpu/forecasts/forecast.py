@@ -1,4 +1,4 @@
-"""How much memory would this program take, and how long, on a GPU that is not here?"""
+"""Forecast of a program's memory and time on a GPU that is not present."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

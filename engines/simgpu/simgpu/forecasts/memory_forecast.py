@@ -1,4 +1,4 @@
-"""Which bytes would a program have alive, and whose are they at the peak? The account of fake tensors."""
+"""Memory of a program on fake tensors: bytes alive, and their owners at the peak."""
 
 import math
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What does a program on fake tensors ask of a GPU? It goes into a log, from which any GPU can play it."""
+"""Recorder of a program on fake tensors: a log that any GPU can replay."""
 
 import threading
 from collections.abc import Generator

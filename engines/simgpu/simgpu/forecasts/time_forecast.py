@@ -1,4 +1,4 @@
-"""How long would a step take on a GPU, and which kernels, parts and lines take the time? Records, grouped."""
+"""Time of a step by kernel, part and line."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""What would the same program take on another GPU, on several, or with another setting? Its events, changed and played.
+"""What-if replays: the same program on another GPU, on several, or with another setting.
 
 Each change is a function from events to events, with a sentence that says what it takes for granted.
 """

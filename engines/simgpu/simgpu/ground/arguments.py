@@ -1,4 +1,4 @@
-"""Is this argument what the function can take, and if not, how is that said?"""
+"""Checks of arguments, and the errors for what a function cannot take."""
 
 import math
 import operator

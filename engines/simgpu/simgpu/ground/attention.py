@@ -1,4 +1,4 @@
-"""Which kernel does CUDA choose for attention, and what does it compute where the CPU has no such kernel?
+"""Kernel choice of CUDA's attention, and its values where the CPU has no such kernel.
 
 PyTorch 2.13 chooses in `sdp_utils.cpp` of aten/src/ATen/native/transformers/cuda. GPUs older than compute capability
 8.0 have no flash attention, and for bfloat16 the formula alone (`less_than_sm80_mem_efficient_dtypes`).

@@ -1,4 +1,4 @@
-"""Which operators does `torch.autocast` run on a simulated GPU in which number format? The lists that CUDA uses.
+"""Operator lists of `torch.autocast`, by device and number format.
 
 Source: "CUDA Ops that can autocast to float16", "… float32", "… promote to the widest input type" in PyTorch's AMP
 documentation, https://docs.pytorch.org/docs/stable/amp.html. Weights are cast at each use, not once a region.

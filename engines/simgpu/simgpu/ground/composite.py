@@ -1,4 +1,4 @@
-"""What is an operator made of that arrives whole? In inference mode autograd does not take such operators apart.
+"""Decomposition of composite operators, which autograd leaves whole in inference mode.
 
 There a Linear layer reaches `__torch_dispatch__` as `linear`, elsewhere as `t` and `addmm`.
 """

@@ -1,4 +1,4 @@
-"""How does PyTorch make fake tensors of a GPU, as torch.compile does to find a graph, where C++ has no such device?
+"""Fake tensors of a GPU, as torch.compile makes them, where C++ has no such device.
 
 For Python they are on the GPU. C++ code asks a device guard, which a process without CUDA has not, and would end the
 process: it is told `meta` with the GPU's index, as of the tensors of the simulated GPU. What it then makes on that

@@ -1,4 +1,4 @@
-"""Which kernels would PyTorch's compiler write for a GPU? Its own passes and scheduler say it, and nothing is written.
+"""Kernels of PyTorch's compiler for a GPU, from its own passes and scheduler; no code is written.
 
 All that is PyTorch's inside, and may be called otherwise in another version, stands in this module. Inductor lowers a
 graph of fake CUDA tensors as ever; where it would begin to write code it is stopped, and its list of kernels is read.

@@ -1,4 +1,4 @@
-"""Which node of autograd's graph runs an operator, is it a new one, and which nodes has a graph?"""
+"""Nodes of autograd's graph: the running one, new ones, and those of a whole graph."""
 
 import math
 import threading

@@ -1,4 +1,4 @@
-"""What is left out for a while: the counting of operators that are part of another one, the search for garbage."""
+"""Pauses of counting inside a counted operator, and of garbage collection."""
 
 import gc
 from collections.abc import Generator

@@ -1,4 +1,4 @@
-"""Which storage is behind a tensor, and which tensors are alive?"""
+"""Storage of a tensor, and the tensors that are alive."""
 
 import gc
 from typing import Any

@@ -1,4 +1,4 @@
-"""How do rows of cells become a table, in plain text and in HTML?"""
+"""Tables of rows and cells, in plain text and in HTML."""
 
 import html
 from collections.abc import Callable, Collection, Mapping, Sequence

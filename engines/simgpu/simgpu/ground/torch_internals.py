@@ -1,4 +1,4 @@
-"""What does PyTorch have inside that its stubs leave out? All of it by way of `TORCH`, which type checkers let pass.
+"""Internals of PyTorch that its stubs omit, all through `TORCH`, which type checkers accept.
 
 The types are those of what PyTorch's dispatcher hands to Python: an operator, and what it is called with.
 """

@@ -1,4 +1,4 @@
-"""How long does something take on a machine on which others compute too? While a thread waits its turn, time stands."""
+"""Stopwatch for a busy machine: time stands still while a thread waits for its turn."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How are times and sizes written?"""
+"""Notation of times and sizes."""
 
 import math
 

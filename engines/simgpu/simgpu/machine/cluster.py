@@ -1,4 +1,4 @@
-"""How long do GPUs of a cluster take to exchange bytes, over which links?
+"""Time of exchanges between the GPUs of a cluster, by link.
 
 A collective of n ranks takes its latency, and its bytes over a rate. Bytes: what NCCL's own benchmark counts, for an
 all-reduce of S bytes 2 (n - 1) / n S, for an all-gather or a reduce-scatter of S bytes in all (n - 1) / n S, for a

@@ -1,4 +1,4 @@
-"""What does an operator say under `torch.use_deterministic_algorithms(True)` that has no deterministic way on CUDA?
+"""Alerts of `torch.use_deterministic_algorithms(True)` for operators without a deterministic kernel on CUDA.
 
 Which operators these are says `operator_table`.
 

@@ -1,4 +1,4 @@
-"""How many floating-point operations does a call of an operator take? PyTorch's formulas, and those that it lacks."""
+"""Floating-point operations of an operator's call: PyTorch's formulas, and those that it lacks."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How many floating-point operations has an operator that PyTorch's own table lacks, answers slowly for, or has wrong?
+"""Formulas for operators that PyTorch's own table lacks, computes slowly, or has wrong.
 
 Each formula takes the arguments of its operator, and its result as `out_val`, as those of
 `torch.utils.flop_counter.flop_registry` do.

@@ -1,4 +1,4 @@
-"""What does the data sheet of a GPU promise?
+"""Data sheets of GPUs.
 
 Every number of a row carries the address of a page that states it (`GPU.sources`). A number that no such page states
 is absent. A format missing from `peak_tflops` is not stated there, or the tensor cores do not know it: `GPU.lacks`

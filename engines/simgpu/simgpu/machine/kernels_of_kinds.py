@@ -1,4 +1,4 @@
-"""Which of PyTorch's operators have no kernel on a Mac's GPU or on Intel's, and what happens there?
+"""Operators of PyTorch without a kernel on MPS or XPU, and what happens there.
 
 For MPS it is derived from the table of operators that PyTorch brings along (`native_functions.yaml` in torchgen): those
 that have a kernel for the CPU or CUDA, none for MPS, and are not made of others; and those made of one of these, which

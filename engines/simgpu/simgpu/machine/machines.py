@@ -1,4 +1,4 @@
-"""What does a program run on? A GPU, the host that feeds it, and the link to other GPUs."""
+"""Machine that a program runs on: a GPU, the host that feeds it, and the link to other GPUs."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property

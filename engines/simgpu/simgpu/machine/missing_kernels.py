@@ -1,4 +1,4 @@
-"""Which number formats has only one of the CPU's and CUDA's kernels of an operator? CUDA's error, or CUDA's result.
+"""Number formats in which only the CPU or only CUDA has a kernel of an operator.
 
 PyTorch's own database says of which: `dtypes` and `dtypesIfCUDA`, `backward_dtypes` and `backward_dtypesIfCUDA`. A test
 walks it. The names of kernels are those of `AT_DISPATCH_…` in the code for CUDA.

@@ -1,4 +1,4 @@
-"""What is there to know of an operator on a GPU that neither its schema nor PyTorch's tags say? One row for each.
+"""Properties of operators on a GPU that neither schema nor tags give, one row each.
 
 It is Python, not TOML, since some cells are functions: formulas of operations, rules of prices. A further column is a
 field of `Row` with a default; only the rows that differ from it are touched. What PyTorch's own tags say of an operator

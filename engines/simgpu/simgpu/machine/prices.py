@@ -1,4 +1,4 @@
-"""What does an operator cost on a GPU: operations, bytes, and the kernels that PyTorch runs for it there?
+"""Price of an operator on a GPU: operations, bytes, and the kernels that PyTorch runs for it.
 
 Rules that differ from "reads its inputs, writes its results", with their causes in PyTorch's CUDA code:
 

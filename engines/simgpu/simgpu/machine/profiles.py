@@ -1,4 +1,4 @@
-"""What did a host do, by a trace of PyTorch's profiler? Its own time by class of operator, with all waiting taken out.
+"""Host's own time by class of operator, from a profiler trace, with all waiting removed.
 
 Of each outermost event of the host (an operator, a call of CUDA) the time is given to the operators in it that start
 kernels, to views, and to autograd's nodes. An operator's time is its own, that of what it calls and starts no kernel

@@ -1,4 +1,4 @@
-"""How long does a GPU take for a cost? By its data sheet, the share of it that kernels reach, and the card's watts."""
+"""Rates of a GPU: its data sheet, the share of it that kernels reach, and the card's power limit."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Does a call of an operator make the host wait on CUDA? Rules for operators of which some calls do.
+"""Operators of which some calls make the host wait on CUDA, and the rules that tell which.
 
 Sources: PyTorch's own list of cases, `test_sync_warning` of test/test_torch.py; docstrings that say "synchronizes"
 (torch.normal, torch.linalg.cholesky_ex and its kin); the C++ code named at each rule. Which operator has which rule,

@@ -1,4 +1,4 @@
-"""What does a child process of a program with a face do first? Python imports this at its start.
+"""First code of a child process of a program with a face; Python imports it at its start.
 
 Nothing, unless the child imports torch: then it switches the face on, with the arguments in SIMGPU_CUDA. The next
 `sitecustomize` on the path, which this one hides, runs too.
