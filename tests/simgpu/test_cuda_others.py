@@ -1,6 +1,7 @@
 """What did programs of others ask of CUDA's face that it did not know? One case for each cause that was mended."""
 
 import multiprocessing.reduction
+from pathlib import Path
 
 import pytest
 import torch
@@ -103,8 +104,47 @@ def test_a_scripted_module_runs_and_is_written_from_the_cpu(tmp_path):
     loaded = torch.jit.load(tmp_path / "module.pt", map_location="cuda")
     for one in (loaded, torch.jit.load(tmp_path / "module.pt").cuda(), module.to("cuda")):
         assert one(x.cuda()).is_cuda and torch.equal(one(x.cuda()).cpu(), expected)
-    with pytest.raises(NotImplementedError, match=r"cannot be written to a file: write module.cpu\(\)"):
-        torch.jit.save(module, tmp_path / "module.pt")
+    for one in (module, torch.jit.trace(nn.Conv1d(1, 1, 1).cuda(), x.cuda())):
+        with pytest.raises(NotImplementedError, match=r"cannot be written to a file: write module.cpu\(\)"):
+            torch.jit.save(one, tmp_path / "module.pt")
+
+
+class Traced(nn.Module):
+    """Convolutions, which the tracer leaves to C++, and what it warns of at the line that asks for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.up = nn.Conv2d(3, 4, 3, padding="same"), nn.ConvTranspose2d(4, 2, 2, groups=2)
+
+    def forward(self, x):
+        mixed = nn.functional.group_norm(self.one(x), 2) * 2
+        mixed[mixed > 1] = torch.tensor(1.0, device=x.device)
+        print(f"{mixed.mean():.1f}", mixed.sum().tolist() > 0)
+        return nn.functional.cross_entropy(self.up(mixed), x[:, 0, :1, :1].new_ones(2, 9, 9).long())
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit")
+@pytest.mark.parametrize("quietly", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_what_is_traced_is_the_program_and_no_part_of_the_simulation(quietly):
+    def operators(device):
+        model, x = Traced().to(device), torch.rand(2, 3, 8, 8, device=device)
+        with quietly(), pytest.warns(torch.jit.TracerWarning) as said:
+            traced = torch.jit.trace(model, x, check_trace=False)
+        assert not [one for one in said if "engines" in Path(one.filename).parts]
+        other = 1 - x
+        torch.testing.assert_close(traced(other), model(other))
+        (traced(other) * 2).backward()
+        assert model.one.weight.grad.device == x.device and not torch._C._is_tracing()
+        kinds = [node.kind() for node in traced.inlined_graph.nodes()]
+        return [
+            one for one in kinds if one.startswith("aten::") and not one.endswith(("to", "detach", "scalar_tensor"))
+        ]
+
+    with simgpu.cuda(memory="1 GiB", record=True):
+        assert operators("cuda") == operators("cpu")
+        with pytest.raises(RuntimeError, match="expected input"):
+            torch.jit.trace(nn.Conv1d(2, 2, 1).cuda(), torch.ones(1, 3, 3, device="cuda"))
+        assert not torch._C._is_tracing()
 
 
 def test_data_may_be_on_another_device():

@@ -28,7 +28,7 @@ from simgpu.device.tensor import CPU, SimTensor, adopt, as_sim, dense, of_layout
 from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
 from simgpu.ground.nodes import NO_PASS, current_pass, new_node
-from simgpu.ground.torch_internals import Args, Kwargs, Operator
+from simgpu.ground.torch_internals import Args, Kwargs, Operator, is_tracing, traced, untraced
 from simgpu.machine import determinism, flops, missing_kernels, waiting
 from simgpu.machine.operator_table import name_of, row_of, takes_host_long
 from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
@@ -131,6 +131,8 @@ def dispatch(
     cls: type[SimTensor], func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
 ) -> Any:
     """Run an operator that got a tensor of the simulated GPU: PyTorch calls this as `SimTensor.__torch_dispatch__`."""
+    if is_tracing():
+        return _traced(cls, func, types, args, kwargs)
     try:
         if len(types) > 1 and any(not issubclass(kind, SimTensor) for kind in types):
             # a DTensor beside it knows what it is to do, or says in its own words that it does not
@@ -151,11 +153,8 @@ def dispatch(
             return composite.take_apart(func, args, kwargs or {})
         if plan.row.alert is not None and torch._C._get_deterministic_algorithms():
             with determinism.told(plan.row.alert, Call(func, args, kwargs or {})):
-                run: Any = plan.special or partial(_run, plan=plan)
-                return run(func, args=args, kwargs=kwargs or {})
-        if plan.special is not None:
-            return plan.special(func, args, kwargs or {})
-        return _run(func, plan, args, kwargs or {})
+                return _run_by_plan(func, plan, args, kwargs or {})
+        return _run_by_plan(func, plan, args, kwargs or {})
     except RuntimeError as error:
         state.last_error = words = device_kind.in_words(str(error))
         if words != str(error):
@@ -164,6 +163,28 @@ def dispatch(
 
 
 SimTensor.__torch_dispatch__ = classmethod(dispatch)
+
+
+def _traced(cls: type[SimTensor], func: Operator, types: Sequence[type], args: Args, kwargs: Kwargs | None) -> Any:
+    """Run an operator while TorchScript traces: of what comes here, convolutions alone are still to be recorded.
+
+    The tracer leaves them to what C++ calls for them (`DONT_RECORD_TRACE` in gen_trace_type.py).
+    """
+    if func is aten.convolution.default:
+        cudnn = torch.backends.cudnn
+        with traced():
+            return aten._convolution.default(
+                *args, cudnn.benchmark, cudnn.deterministic, cudnn.enabled, cudnn.allow_tf32
+            )
+    if Plan.of(func).composite:
+        with traced():
+            return composite.take_apart(func, args, kwargs or {})
+    with untraced():
+        return dispatch(cls, func, types, args, kwargs)
+
+
+def _run_by_plan(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
+    return _run(func, plan, args, kwargs) if plan.special is None else plan.special(func, args, kwargs)
 
 
 def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:

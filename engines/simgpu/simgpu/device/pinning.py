@@ -15,7 +15,7 @@ from simgpu.device import state
 from simgpu.device.state import Device
 from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import TORCH
+from simgpu.ground.torch_internals import TORCH, call_traced, is_tracing
 
 __passes_on__ = True  # who calls one of these functions calls PyTorch's own
 _FACTORIES = """arange bartlett_window blackman_window empty empty_like empty_permuted empty_strided eye full
@@ -57,6 +57,8 @@ def _pinning(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tenso
 
     @functools.wraps(function)
     def made(*args: Any, **kwargs: Any) -> torch.Tensor:
+        if is_tracing() and not kwargs.get("pin_memory"):
+            return call_traced(function, *args, **kwargs)
         if not kwargs:  # the two ways of nearly all calls, and the quickest
             return function(*args)
         if "pin_memory" not in kwargs and "generator" not in kwargs:

@@ -19,7 +19,7 @@ from simgpu.device import cpu_fallback, state
 from simgpu.device.layouts import SPARSE, Layout
 from simgpu.device.state import Device, device_of
 from simgpu.ground import device_kind, sparse
-from simgpu.ground.torch_internals import BASE, TORCH
+from simgpu.ground.torch_internals import BASE, TORCH, call_traced, is_tracing
 from simgpu.machine.prices import Cost
 
 CPU = torch.device("cpu")
@@ -40,6 +40,8 @@ def shown_to_modes(
     def shown(self: "SimTensor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
         if torch.overrides.has_torch_function_unary(self):
             return torch.overrides.handle_torch_function(shown, (self,), self, *args, **kwargs)
+        if is_tracing():
+            return call_traced(method, self, *args, **kwargs)
         return method(self, *args, **kwargs)
 
     return shown

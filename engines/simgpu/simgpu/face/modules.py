@@ -18,8 +18,8 @@ def replace(put: Replacements) -> None:
     """Let a `TransformerEncoder` go without nested tensors, and refuse to write a TorchScript module to a file."""
     put.put(nn.TransformerEncoder, forward=_without_nested_tensors(nn.TransformerEncoder.forward))
     put.put(torch.jit, load=_by_way_of_the_cpu(torch.jit.load))
-    script = TORCH.jit.RecursiveScriptModule
-    put.put(script, **{name: _from_the_cpu(getattr(script, name)) for name in ("save", "save_to_buffer")})
+    for script in (TORCH.jit.RecursiveScriptModule, torch.jit.ScriptModule):  # what is traced is of the second alone
+        put.put(script, **{name: _from_the_cpu(getattr(script, name)) for name in ("save", "save_to_buffer")})
 
 
 def _without_nested_tensors(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -21,7 +21,7 @@ from simgpu.face import batch_norm
 from simgpu.ground import device_kind, fakes
 from simgpu.ground.autocast import operator_of, register_rules, see_wrapped_tensors
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import BASE, TORCH, Args, Kwargs, Operator
+from simgpu.ground.torch_internals import BASE, TORCH, Args, Kwargs, Operator, call_traced, is_tracing
 
 _kept: dict[str, torch.library.Library] = {}  # by kind of device; keeps the registrations alive
 MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
@@ -103,7 +103,7 @@ def _leading(function: Callable[..., Any]) -> Callable[..., Any]:
     def led(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("device") is not None:
             kwargs["device"] = lead(kwargs["device"])
-        return function(*args, **kwargs)
+        return call_traced(function, *args, **kwargs) if is_tracing() else function(*args, **kwargs)
 
     return led
 

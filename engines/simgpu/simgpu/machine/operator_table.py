@@ -195,7 +195,7 @@ ROWS: dict[str, Row] = _table(
     _row("_trilinear", kind=PRODUCTS, flops=formulas.trilinear, lacks=Lack("baddbmm_cuda", WHOLE)),
     _row("dot vdot", lacks=Lack("dot", WHOLE)),
     # convolutions and recurrent layers
-    _row("convolution", price=prices.convolution, lacks=Lack("getCudnnDataTypeFromScalarType()", LONG)),
+    _row("convolution _convolution", price=prices.convolution, lacks=Lack("getCudnnDataTypeFromScalarType()", LONG)),
     _row("convolution_backward", flops=formulas.convolution_backward, price=prices.convolution_backward),
     _row(
         """cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution

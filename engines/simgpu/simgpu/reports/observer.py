@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any
 
@@ -32,11 +33,13 @@ from simgpu.device.tensor import SimTensor
 from simgpu.ground import places, turns
 from simgpu.ground.inductor import uncompiled
 from simgpu.ground.replacements import Replacements
+from simgpu.ground.torch_internals import is_tracing, untraced
 from simgpu.reports import events
 from simgpu.reports.events import HANDLERS, Event
 
 Look = Callable[..., Event | None]
 _F = nn.functional
+_NOTHING = nullcontext()
 
 
 class Observer:
@@ -83,8 +86,9 @@ class Observer:
     def _seen(self, event: Event | None) -> None:
         """Tell what a hook has seen, unless this process, or the world that runs, is not that of the session."""
         if event is not None and self._on and self._world is state.world:
-            for handle in self._handlers[type(event)]:  # as `tell` does, a call less
-                handle(event)
+            with untraced() if is_tracing() else _NOTHING:
+                for handle in self._handlers[type(event)]:  # as `tell` does, a call less
+                    handle(event)
 
     # ---- functions ----------------------------------------------------------------------------------------------
     def _put_hooks(self, put: Replacements) -> None:
