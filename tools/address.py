@@ -70,12 +70,12 @@ def _set_up() -> tuple[str, str]:
     )
 
 
-SETUP = """try:
+SETUP = """# @title Set up: load the course (on Colab and Kaggle: install it)
+try:
     import course_utils
 {}
     {}
-from course_utils import devices
-DEVICE = devices.pick()""".format(*_set_up())
+from course_utils import devices""".format(*_set_up())
 
 
 def badges(notebook: str) -> str:
@@ -102,7 +102,7 @@ def with_address(source: str) -> str:
     title = _TITLE.match(source)
     if title:
         return _BADGES.sub(badges(file_of(title["title"])), source, count=1)
-    if source.startswith("try:\n    import course_utils\n"):
+    if "\ntry:\n    import course_utils\nexcept " in source:
         when, install = _set_up()
         return _INSTALL.sub(rf"\g<1>{install}", _EXCEPT.sub(when, source))
     return source

@@ -35,7 +35,6 @@ from tools.address import SETUP, STATED
 __all__ = [
     "CHECK",
     "FOLDED",
-    "GO_ON",
     "LAST",
     "MACHINE",
     "SETUP",
@@ -70,13 +69,13 @@ ON_COLAB = {"accelerator": "GPU", "colab": {"gpuType": "T4", "provenance": []}}
 MACHINE = """\
 from gpu_course import your_line
 
+DEVICE = devices.pick()
 print(devices.describe(DEVICE))
-your_line.paste("")  # between the quotes: the line that the last lesson ended with"""
-# The end of a place to stop, and what stands before it at the first one of a lesson.
-STOP = "A good place to stop."
-GO_ON = "To go on tomorrow, click the cell below and choose *Run*, *Run All Above Selected Cell*."
-LAST = 'your_line.copy("")  # if a teacher collects these lines: your name between the quotes'
+your_line.paste("")  # Colab, Kaggle: between the quotes, the line of your last lesson"""
+LAST = 'your_line.copy("")  # for a teacher who collects lines: your name between the quotes'
+_RECAP = re.compile(r"A good place to stop\..*\Z", re.DOTALL)
 WIDGET_MIMES = ("application/vnd.jupyter.widget-view+json", "application/vnd.jupyter.widget-state+json")
+STOP = exercises.STOP
 WORDS = re.compile(r"(?=.*[a-z]{2})(?!.*[0-9a-f]{8})[a-z0-9]+(-[a-z0-9]+)*")
 LINKS = exercises.LINKS
 CHECK = exercises.CHECK
@@ -406,7 +405,7 @@ def _skeleton(heading: str, neighbours: str) -> list[NotebookNode]:
     cells = [
         text(f"{heading}\n\n{neighbours}", id="title"),
         text("After this lesson you can\n\n- …\n\nBefore: …", id="goals"),
-        code(SETUP, id="set-up"),
+        code(SETUP, id="set-up", metadata={"tags": [FOLDED]}),
         code(MACHINE, id="machine"),
         text("The problem of somebody who does this for a living.", id="scene"),
         code("import torch\n\nfrom gpu_course import drawings", id="imports"),
@@ -477,6 +476,8 @@ def _followed(path: Path) -> NotebookNode:
             cell.source = LINKS.sub(lambda old, new=line: old[0] if _same(old[0], new) else new, cell.source)
         if cell.get("id") == "machine":
             cell.source = MACHINE
+        if cell.get("id", "").startswith("recap-"):
+            cell.source = _RECAP.sub(STOP, cell.source)
     if notebook.cells[-1].get("id") != "your-line":
         notebook.cells.append(nbformat.v4.new_code_cell(LAST, id="your-line"))
     notebook.cells[0].source = exercises.with_title(notebook, number(path))

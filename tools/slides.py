@@ -66,7 +66,7 @@ def shown(cell: NotebookNode, first: bool) -> NotebookNode:
 
 def _to_a_room(text: str) -> str:
     """Return a text without its advice on when to stop and how to go on, which is for somebody alone."""
-    return text.removesuffix(notebooks.STOP).strip().removesuffix(notebooks.GO_ON).strip()
+    return text.removesuffix(notebooks.STOP).strip()
 
 
 def _read_aloud(source: str) -> str:

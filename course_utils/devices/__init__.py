@@ -16,7 +16,7 @@ from course_utils.devices.choice import (
     table,
 )  # fmt: skip
 from course_utils.devices.diagnosis import MINIMUM_DRIVER, diagnose
-from course_utils.devices.report import Report
+from course_utils.devices.report import Report, service
 
 __all__ = [
     "MINIMUM_DRIVER",
@@ -28,6 +28,7 @@ __all__ = [
     "on_simulated",
     "pick",
     "resolve",
+    "service",
     "simulated",
     "synchronize",
     "table",

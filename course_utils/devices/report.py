@@ -98,7 +98,7 @@ class Report:
             amd_driver=_amd_driver(),
             visible_devices=_visible_devices(),
             device_order=os.environ.get("CUDA_DEVICE_ORDER"),
-            service=_service(),
+            service=service(),
             container=any(Path(path).exists() for path in ("/.dockerenv", "/run/.containerenv")),
             wsl="microsoft" in platform.release().lower(),
         )
@@ -209,7 +209,8 @@ def _visible_devices() -> str | None:
     return next((os.environ[name] for name in (*names, "CUDA_VISIBLE_DEVICES") if name in os.environ), None)
 
 
-def _service() -> str | None:
+def service() -> str | None:
+    """Return which service lends this machine, Colab or Kaggle, None elsewhere."""
     if "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
         return "Kaggle"
     return "Colab" if "COLAB_RELEASE_TAG" in os.environ else None

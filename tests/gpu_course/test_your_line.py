@@ -8,7 +8,7 @@ from gpu_course import classroom, exam, misconceptions, solved, your_line
 
 MARKS = {skill: (1, 2) for skill in exam.SKILLS}
 BELIEF = misconceptions.every()[0].id
-NOTHING = "Nothing is solved on this machine yet"
+NOTHING = "No exercise is solved yet."
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +19,7 @@ def machine(tmp_path, monkeypatch):
         monkeypatch.setenv("COURSE_PROGRESS", str(tmp_path / name / "progress.json"))
         monkeypatch.setattr(solved, "_PENDING", {})
 
+    monkeypatch.setenv("COLAB_RELEASE_TAG", "release-colab")
     go("first")
     return go
 
@@ -90,8 +91,16 @@ def test_pasting_again_changes_nothing(machine, said, copied):
 
 
 def test_where_nothing_is_solved_there_is_no_line_and_the_place_to_paste_is_named(said):
-    assert said(your_line.paste, "  ").startswith(f"{NOTHING}. Do you have a line")
-    assert said(your_line.copy, "Ada").startswith(f"{NOTHING}, so there is no line")
+    assert said(your_line.paste, "  ").startswith(f"{NOTHING}\nDo you have a line")
+    assert said(your_line.copy, "Ada") == f"{NOTHING}\n"
+
+
+def test_a_machine_that_keeps_the_progress_asks_nobody_to_paste_and_gives_a_line_to_a_class(monkeypatch, said):
+    monkeypatch.delenv("COLAB_RELEASE_TAG")
+    assert said(your_line.paste, "") == f"{NOTHING}\n"
+    solve("00", "double")
+    assert "nothing to copy" in said(your_line.copy) and "aste" not in said(your_line.copy)
+    assert said(your_line.copy, "Ada").startswith("Copy this line.\ncourse-progress-3;Ada;")
 
 
 @pytest.mark.parametrize(
@@ -124,9 +133,11 @@ def test_the_first_result_of_an_examination_stays(machine):
     assert exam.line("").count("place=1.2") == 1
 
 
-def test_without_mistakes_the_line_does_not_say_them(copied):
+def test_a_line_says_that_it_names_mistakes_and_how_to_leave_them_out(said, copied):
     solved.tried(("00", "double"), "adds one")
     assert "!00" in copied() and "!00" not in copied(mistakes=False)
+    assert 'your_line.copy("", mistakes=False)' in said(your_line.copy)
+    assert "mistakes" not in said(your_line.copy, mistakes=False)
 
 
 @pytest.mark.parametrize("call", [your_line.paste, your_line.copy])

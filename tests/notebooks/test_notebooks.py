@@ -206,8 +206,8 @@ def the_spine_is_short_and_has_places_to_stop(path, notebook):
     for cell, needed, left in zip(notebook.cells, minutes(notebook), deeper(notebook), strict=True):
         stretch += 0 if left else needed
         assert stretch <= MAX_STRETCH_MINUTES, f"{stretch:.0f} minutes from {began} to {cell.id} without a stop"
-        if cell.cell_type == "markdown" and cell.source.endswith("A good place to stop."):
-            assert cell.id.startswith("recap-"), cell.id
+        if cell.cell_type == "markdown" and "A good place to stop." in cell.source:
+            assert cell.id.startswith("recap-") and cell.source.endswith(notebooks.STOP), cell.id
             stretch, began = 0.0, cell.id
 
 
