@@ -48,7 +48,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str:
-    """Say on what the tests run."""
+    """Report the device of the tests."""
     if "refused" in _given:
         return "simgpu: off"
     settings = readings.settings()  # not torch.cuda, which would begin
@@ -57,7 +57,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say what became of real GPUs, and why there are no simulated ones where there are none; `-q` leaves it."""
+    """Report hidden real GPUs, or the reason for missing simulated ones; also under `-q`."""
     if "refused" in _given:
         terminalreporter.write_line(f"simgpu: off, so that nothing ran on simulated GPUs: {_given['refused']}")
     elif "hidden" in _given:
@@ -66,7 +66,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown() -> Generator[None, object, object]:
-    """Let an error of a kernel that no call of a test waited for fail that test, and no other."""
+    """Fail the test whose kernel raised an error that none of its calls waited for."""
     try:
         return (yield)
     finally:

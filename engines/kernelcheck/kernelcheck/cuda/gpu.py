@@ -22,7 +22,7 @@ SHARED_LIMIT = 48 * 1024  # bytes of shared memory that a kernel gets without as
 
 
 def for_nvrtc(source: str) -> str:
-    """Return a text as NVRTC takes it: what nvcc has from headers of the host stands before it, on no line."""
+    """Return a text for NVRTC, preceded by the host definitions that nvcc includes, without shifting its lines."""
     parts, end = [], 0
     for token in CudaText(source).tokens:
         name = header(token.text) if token.kind == "directive" else None

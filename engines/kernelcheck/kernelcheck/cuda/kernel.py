@@ -126,7 +126,7 @@ class Kernel:
         *,
         limit: float = 5.0,
     ) -> Report:
-        """Run the kernel and return what it did. What is wrong with it raises `CudaFault`, and nothing is written.
+        """Run the kernel and return its report. A fault raises `CudaFault`, and nothing is written.
 
         A tensor is passed as its memory, as `data_ptr` is: a kernel knows no strides. On a simulated GPU it is the CPU
         memory behind it, and that of a Mac or of Intel is copied there and back. Tensors on CUDA are copied, the launch
@@ -148,7 +148,7 @@ class Kernel:
         *,
         limit: float = 5.0,
     ) -> Report:
-        """Do as a call does, but return what is wrong as the report's `fault`."""
+        """Run the kernel as a call does, but return a fault in the report instead of raising it."""
         report = Report(self.name)
         try:
             report.grid, report.block = _dims("grid", grid), _dims("block", block)
@@ -340,7 +340,7 @@ def _bytes(memory: Memory) -> np.ndarray:
 
 
 def _write(memory: Memory, piece: np.ndarray) -> None:
-    """Write to a memory what a launch on the CPU left in its copy."""
+    """Copy the results of a launch on the CPU back to the memory that it was given."""
     if on_host(memory.tensor.device):
         _bytes(memory)[:] = piece
         return

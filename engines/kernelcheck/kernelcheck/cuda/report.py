@@ -26,7 +26,7 @@ ENDS = {
 
 
 class CudaFault(faults.KernelFault):
-    """What is wrong with a launch of a CUDA kernel.
+    """Fault of a launch of a CUDA kernel.
 
     `kind` is one of "out of bounds", "race", "uninitialised shared", "undefined", "divergent barrier", "misaligned",
     "wild pointer", "stack", "endless", "division by zero", "assert", "trap", "abort", "exit", "arguments", "launch" and

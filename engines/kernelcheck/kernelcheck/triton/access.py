@@ -87,7 +87,7 @@ def load(
 
 
 def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray, masked: str, filler: str) -> np.ndarray:
-    """Return what shows in a result, for a GPU promises nothing: NaN, and in further runs of a check other numbers."""
+    """Return stand-ins for undefined values: NaN, and other numbers in further runs of a check."""
     launch, dtype, changed = running[-1], buffer.dtype, False
     if launch.watched and not active.all():
         line = launch.line()

@@ -57,7 +57,7 @@ class BlockPointer:
 
 
 def padded(option: Any) -> float | None:
-    """Return what elements outside the tensor hold, None where nothing is promised."""
+    """Return the value of elements outside the tensor, None where it is undefined."""
     if option not in _PADDINGS:
         raise wrong(f"padding_option is {option!r}; it may be 'zero' or 'nan'")
     return _PADDINGS[option]

@@ -36,7 +36,7 @@ class DType:
         return self.short
 
     def __call__(self, *_: Any) -> Block:
-        """Say how a number of this type is made."""
+        """Raise with the way to make a number of this type."""
         raise wrong(f"tl.{self.name} is a type and no function: write tl.full((), value, tl.{self.name})")
 
     def is_floating(self) -> bool:
@@ -52,7 +52,7 @@ class DType:
         return self.is_int() and not self.signed
 
     def __getattr__(self, name: str) -> Callable[[], bool]:
-        """Return what asks for one type, as in `dtype.is_fp16()`."""
+        """Return a predicate for one type, as in `dtype.is_fp16()`."""
         of_type = {"is_bool": ("int1",), "is_fp8": ("fp8e4nv", "fp8e5")}
         asked = of_type.get(name, (name[len("is_") :],))
         if not name.startswith("is_") or not any(one.short in asked for one in TYPES.values()):
@@ -60,7 +60,7 @@ class DType:
         return lambda: self.short in asked
 
     def decode(self, raw: np.ndarray) -> np.ndarray:
-        """Return what lies in memory as the numbers with which NumPy computes."""
+        """Return the stored numbers in a type with which NumPy computes."""
         return torch.from_numpy(np.array(raw)).view(self.torch).float().numpy() if self.soft else raw
 
     def encode(self, values: np.ndarray) -> np.ndarray:
@@ -220,7 +220,7 @@ class Pointer:
         )
 
     def refuse(self, *_: Any) -> Any:
-        """Say what is missing where a pointer is used as if it were what it points to."""
+        """Raise for a pointer that is used in place of its element, naming the missing load."""
         raise wrong(f"{self.buffer.name} is a pointer, not its values: load them with tl.load({self.buffer.name} + …)")
 
     __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __floordiv__ = __mod__ = __pow__ = __matmul__ = __rsub__ = refuse
@@ -260,7 +260,7 @@ def constant(value: Any, what: str) -> Any:
 
 
 def value_of(constant: Any) -> Any:
-    """Return what `.value` of a constant gives: here constants have no wrapper."""
+    """Return the constant itself for `.value`: here constants have no wrapper."""
     if isinstance(constant, numbers.Number | str | tuple | DType) or constant is None:
         return constant
     return constant.value
@@ -381,7 +381,7 @@ def _yes_or_no(block: Block | Pointer, word: str) -> Block:
 
 
 def joined(word: str, *later: Callable[[], Any]) -> Any:
-    """Return what `and` or `or` of values gives; a number that is known decides before what stands behind it."""
+    """Return the result of `and` or `or`; a known left operand decides alone, as in Python."""
     blocks: list[Any] = []
     value = None
     for each in later:
@@ -397,7 +397,7 @@ def joined(word: str, *later: Callable[[], Any]) -> Any:
 
 
 def negated(value: Any) -> Any:
-    """Return what `not` gives."""
+    """Return the result of `not`."""
     return ~_yes_or_no(value, "not") if isinstance(value, Block | Pointer) else not value
 
 
@@ -408,7 +408,7 @@ def chained(names: tuple[str, ...], *values: Any) -> Any:
 
 
 def assigned(value: Any) -> Any:
-    """Return what a name holds that was given `value`: numbers become numbers of the device."""
+    """Return the value of a name after its assignment: Python's numbers become the device's."""
     if isinstance(value, tuple | list):
         return tuple(map(assigned, value))
     value = plain(value)

@@ -97,7 +97,7 @@ def compiled(kernel: Kernel, arguments: dict[str, Any], grid: tuple[int, int, in
 
 
 class Compilation(Launch):
-    """A launch that computes nothing: what is called learns types and shapes, and memory is left alone."""
+    """Launch without values: functions see types and shapes, and memory is not touched."""
 
     computes = False
 
@@ -114,7 +114,7 @@ class Compilation(Launch):
         return line_of(file, number or here)
 
     def call(self, kernel: Kernel, args: Sequence[Any], options: dict[str, Any]) -> Any:
-        """Walk through a kernel and return what it returns."""
+        """Walk through a kernel and return its result."""
         if len(self.places) > _DEEPEST:
             raise RecursionError
         bound = kernel.signature.bind(*args, **options)
@@ -135,7 +135,7 @@ def _is_one_of(function: Any, *others: Any) -> bool:
 
 
 def _kind(value: Any) -> tuple[Any, ...]:
-    """Return what must stay as it is for a name in a loop: type and shape, or the value where it is a constant."""
+    """Return the loop invariant of a name: its type and shape, or its value where it is a constant."""
     if isinstance(value, Block):
         return "block", value.dtype.short, value.shape
     if isinstance(value, Pointer):
@@ -165,7 +165,7 @@ def _said(value: Any) -> str:
 
 
 def _alike(first: Any, second: Any) -> str:
-    """Return what to write so that a name which holds `first`, and then `second`, has one type and shape."""
+    """Return the advice for a name that holds `first` and then `second`, which differ in type or shape."""
     if not isinstance(second, Block) or (isinstance(first, Block) and len(first.shape) > len(second.shape)):
         return "use another name for the second"
     if isinstance(first, Block) and first.shape == second.shape and (first.dtype.kind, second.dtype.kind) != (1, 2):
@@ -191,7 +191,7 @@ class _Walk(ast.NodeVisitor):
         self.returned: list[Any] = []
 
     def result(self) -> Any:
-        """Walk through all statements and return what the kernel returns."""
+        """Walk through all statements and return the kernel's result."""
         self.body(self.text.function.body)
         if not self.returned:
             return None
@@ -276,7 +276,7 @@ class _Walk(ast.NodeVisitor):
         return self.scope[node.target.id]
 
     def assign(self, target: ast.expr, value: Any) -> None:
-        """Give a name, or several, what they hold from now on."""
+        """Assign a value to a name, or values to several."""
         if isinstance(target, ast.Tuple | ast.List):
             if not isinstance(value, tuple) or len(value) != len(target.elts):
                 count = f"{len(value)} values" if isinstance(value, tuple) else _said(value)
@@ -291,7 +291,7 @@ class _Walk(ast.NodeVisitor):
             raise self.fault("a kernel gives values to names alone", "language")
 
     def storable(self, name: str, value: Any) -> Any:
-        """Return what a name holds that is given `value`. Raises where no name can hold it."""
+        """Return the value of a name after its assignment. Raises for values that no name can hold."""
         known = isinstance(value, _OF_DEVICE | tuple | DType | numbers.Real | constexpr)
         if not known and value is not None:
             kind = "text" if isinstance(value, str) else type(value).__name__
@@ -326,7 +326,7 @@ class _Walk(ast.NodeVisitor):
         return None
 
     def merged(self, before: dict[str, Any], ends: list[tuple[dict[str, Any], set[str]]]) -> dict[str, Any]:
-        """Return what names hold behind two branches. Raises where one holds two types."""
+        """Merge the names of two branches. Raises for a name with two types."""
         (left, first), (right, second) = ends
         scope = dict(before)
         for name in sorted(first | second):
@@ -346,7 +346,7 @@ class _Walk(ast.NodeVisitor):
         return scope
 
     def changes(self, name: str, first: Any, second: Any, there: str, here: str) -> KernelFault:
-        """Return what is wrong with a name that holds two types, at the line that gave it the second."""
+        """Return the error for a name with two types, at the line of its second assignment."""
         self.compilation.places[-1] = self.text.file, self.made_at.get(name, self.compilation.places[-1][1])
         what = f"{name} is {_said(first)} {there}, and {_said(second)} {here}"
         return self.fault(what, "types", f"a name keeps its type and shape: {_alike(first, second)}")
@@ -489,7 +489,7 @@ class _Walk(ast.NodeVisitor):
         raise self.foreign(f"{root}.{name}", name)
 
     def foreign(self, called: str, name: str) -> KernelFault:
-        """Return what is wrong with a call of a function that is none of Triton's."""
+        """Return the error for a call of a function that Triton does not know."""
         known = {"relu": "tl.maximum(x, 0)", "power": "x * x", "tanh": "tl.extra.libdevice.tanh"}
         here = f"tl.{name}" if hasattr(tl, name) else known.get(name, "what it does with functions of tl")
         return self.fault(f"{called} is no function of a kernel: write {here}", "language")

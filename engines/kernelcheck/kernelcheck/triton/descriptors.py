@@ -113,5 +113,5 @@ class HostDescriptor:
         return cls(tensor, tensor.shape, tensor.stride(), block_shape, padding)
 
     def on(self, base: Pointer) -> TensorDescriptor:
-        """Return what a kernel sees."""
+        """Return the descriptor as a kernel sees it."""
         return make_tensor_descriptor(base, [*self.shape], [*self.strides], [*self.block_shape], self.padding)

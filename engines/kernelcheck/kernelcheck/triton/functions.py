@@ -167,7 +167,7 @@ Blocks = tuple[Block, ...]
 
 
 def _folded(combine_fn: Callable[..., Any], first: Blocks, second: Blocks) -> Blocks:
-    """Return what a function of the reader's makes of two numbers, here of many pairs at once."""
+    """Apply the reader's combining function to many pairs of numbers at once."""
     if not hasattr(combine_fn, "fn"):
         name = getattr(combine_fn, "__name__", "it")
         raise wrong(f"{name} is a function of Python: write @triton.jit in the line above `def {name}`", "language")

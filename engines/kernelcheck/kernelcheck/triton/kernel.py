@@ -85,13 +85,13 @@ def kernel_of(function: Any) -> Kernel:
 
 
 def outside(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return what the names mean that a function has from its file or cell, and from functions around it."""
+    """Resolve a function's outside names in its file or cell, and in enclosing functions."""
     cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     return {**function.__globals__, **{name: cell.cell_contents for name, cell in cells}}
 
 
 def meaning(value: Any, name: str) -> Any:
-    """Return what stands for a value from outside of a kernel here: Triton's own objects have a twin.
+    """Return the stand-in for an outside value of a kernel: Triton's own objects have a twin here.
 
     Raises `KernelFault` for a value that a kernel may not read.
     """
@@ -126,7 +126,7 @@ def _of_triton(value: Any) -> Any:
 
 
 def _twin(module: types.ModuleType) -> Any:
-    """Return what stands for a module of Triton's here, and any other module as it is."""
+    """Return the twin of a module of Triton's, and any other module as it is."""
     path = module.__name__.split(".")
     twins = {"triton": namespace, "libdevice": tl.extra.libdevice, "math": tl.math}
     return twins.get(path[-1], tl) if path[0] == "triton" else module

@@ -37,7 +37,7 @@ running: list[Launch] = []  # the innermost last
 
 @dataclass
 class Report(Sums):
-    """What a checked launch did, and what was found wrong: `fault` is None or a `KernelFault`.
+    """Report of a checked launch; `fault` is None or a `KernelFault`.
 
     - `by_array`: a `Traffic` for each array, by the name of its parameter; the sums of its fields are properties here;
     - `flops`: floating-point operations: one for each element of a block in arithmetic, a function or a sum, and
@@ -104,7 +104,7 @@ class Memory:
             return empty.set_(here, tensor.storage_offset(), tensor.shape, tensor.stride())
 
     def write_back(self) -> None:
-        """Copy what was computed for a device's tensors to them."""
+        """Copy results back to the tensors of a device."""
         for storage, here in self.back:
             storage.copy_(here)
 
@@ -123,7 +123,7 @@ class Buffer:
         self.book = memory.books.setdefault((storage._cdata, self.item), {"elements": storage.nbytes() // self.item})
 
     def column(self, name: str, start: int = _NOBODY) -> np.ndarray:
-        """Return what is remembered of each element: who wrote it, when …"""
+        """Return the record of each element: its last writer, when …"""
         if name not in self.book:
             self.book[name] = np.full(self.book["elements"], start)
         return self.book[name][self.base :]

@@ -91,7 +91,7 @@ class Accounts:
         self.gpus = [Gpu(index, capacity_bytes, self.bury) for index in range(gpus)]
 
     def restart(self) -> None:
-        """Let every peak start from the bytes that are alive now."""
+        """Reset every peak to the bytes that are alive now."""
         for gpu in self.gpus:
             gpu.peak_bytes = gpu.allocated_bytes
 

@@ -164,7 +164,7 @@ class MemoryBlock:
 
 
 class Request(NamedTuple):
-    """What is looked for: a block of `size` bytes, else a segment of `segment` bytes."""
+    """Request for a block of `size` bytes, else for a segment of `segment` bytes."""
 
     size: int
     segment: int
@@ -446,7 +446,7 @@ class Allocator:
             )
 
     def empty_cache(self) -> None:
-        """Give what no tensor uses back to the driver: whole segments, and whole pages of expandable ones."""
+        """Release unused memory to the driver: whole segments, and whole pages of expandable ones."""
         with self.clock.lock:
             self._release_cached()
 
@@ -577,7 +577,7 @@ class Allocator:
         return dict(sorted(stats.items()))
 
     def reset(self, peaks: bool) -> None:
-        """Let peaks start from what is now, or else the sums of all that came and went from zero."""
+        """Reset the peaks to the current values, or else the accumulated sums to zero."""
         for stat in self._stats.values():
             if peaks:
                 stat[1] = stat[0]
@@ -587,7 +587,7 @@ class Allocator:
             self._events = dict.fromkeys(self._events, 0)
 
     def record(self, enabled: str | None, stacks: bool, entries: int) -> None:
-        """Begin or end to keep what happens: at most the last `entries`, with the Python lines if `stacks`."""
+        """Begin or end the history of events: at most the last `entries`, with Python's lines if `stacks`."""
         if enabled not in (None, "state", "all"):
             raise RuntimeError(f"expected enabled to be None, 'state' or 'all', not {enabled!r}")
         self._stacks = stacks and enabled is not None
@@ -658,7 +658,7 @@ def _expandable(fitting: list[MemoryBlock], settings: Settings) -> MemoryBlock |
 
 
 def switch(memory: Accounts, clock: Clock, caching: bool) -> None:
-    """Let all GPUs account by blocks of a caching allocator, or else by the exact bytes of storages.
+    """Switch all GPUs to blocks of a caching allocator, or back to the exact bytes of storages.
 
     Storages that are alive move over. Raises `torch.OutOfMemoryError` where their blocks do not fit: nothing changed.
     """

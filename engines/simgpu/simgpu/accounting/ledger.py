@@ -114,7 +114,7 @@ class Ledger(composite.Mode):
         return storage.nbytes()
 
     def call(self, func: Operator, args: Args, kwargs: Kwargs) -> Any:
-        """Return what an operator returns."""
+        """Run an operator and return its result."""
         return func(*args, **kwargs)
 
     def add(self, storage: torch.UntypedStorage, tensor: "torch.Tensor | Record", owner: str, before: bool) -> Record:
@@ -202,7 +202,7 @@ class Ledger(composite.Mode):
         return storage
 
     def _grow(self, old: Record, storage: torch.UntypedStorage) -> int:
-        """Let a storage that has another size now have another record: what was alive at a peak keeps its size."""
+        """Replace the record of a storage that was resized: what was alive at a peak keeps its size."""
         grown = self.size_bytes(storage) - old.nbytes
         if grown:
             with self._lock:
@@ -224,7 +224,7 @@ class Ledger(composite.Mode):
                 self._handles.append(tensor.register_post_accumulate_grad_hook(hook))
 
     def _enter_result(self, tensor: torch.Tensor) -> int:
-        """Account what an operator returned, and return the bytes that are new."""
+        """Account the result of an operator, and return the new bytes."""
         storage = self.storage(tensor)
         if storage is None:
             return 0
@@ -271,7 +271,7 @@ class Ledger(composite.Mode):
 
     # ---- owners -------------------------------------------------------------------------------------------------
     def _label(self, tensor: object, owner: str) -> None:
-        """Say whose a tensor is, if it is known."""
+        """Return the owner of a tensor, if it is known."""
         storage = self.storage(tensor) if isinstance(tensor, torch.Tensor) else None
         record = None if storage is None else self._known(storage)
         if record is not None and record.owner != owner:

@@ -20,7 +20,7 @@ _UNJOINED = "capturing stream has unjoined work"
 
 
 class Captured(NamedTuple):
-    """What the host gave to a graph instead of launching it: a kernel with its cost, or a copy with its bytes."""
+    """Captured launch: a kernel with its cost, or a copy with its bytes."""
 
     gpu: int
     name: str
@@ -38,7 +38,7 @@ class Mark(NamedTuple):
 
 
 class Capture:
-    """What a graph captures, from the stream in which the capture began, and those that fork from it."""
+    """Capture of a graph, from the stream in which it began, and those that fork from it."""
 
     def __init__(self, origin: Stream) -> None:
         self.origin, self.work = origin, list[Captured]()
@@ -56,7 +56,7 @@ class Capture:
         return Mark(self, dict(self.known[stream])) if stream in self.known else None
 
     def wait(self, stream: Stream, mark: Mark | None) -> None:
-        """Let `stream` wait for an event: join the capture, or join in it what another stream does. Raises as CUDA."""
+        """Make `stream` wait for an event: join the capture, or join another stream to it. Raises as CUDA does."""
         if mark is None or mark.capture is not self:
             if stream in self.known:
                 fail(_ISOLATION)

@@ -72,7 +72,7 @@ def calls_and_kernels(records: list[Record], start_ns: int, begin_us: float) -> 
 
 
 def _nccl(name: str) -> str:
-    """Return what NCCL calls the kernel of a message: "all_reduce of 8" becomes "ncclDevKernel_AllReduce of 8"."""
+    """Return NCCL's kernel name of a message: "all_reduce of 8" becomes "ncclDevKernel_AllReduce of 8"."""
     kind, _, of = name.partition(" ")
     return f"ncclDevKernel_{kind.title().replace('_', '')} {of}".rstrip()
 

@@ -98,7 +98,7 @@ class Clock(Meter):
 
     # ---- what is queued ------------------------------------------------------------------------------------------
     def kernel(self, index: int, name: str, cost: Cost, phase: str | None = None) -> None:
-        """Queue what one operator starts on GPU `index`: the host pays the operator, the GPU what the cost takes.
+        """Queue the kernels of one operator on GPU `index`: the host pays the operator, the GPU its cost.
 
         `phase` is that of a training step; None is the one that is running.
         """
@@ -178,7 +178,7 @@ class Clock(Meter):
             )  # fmt: skip
 
     def _price_ns(self, cost: Cost, phase: str | None) -> int:
-        """Return what an operator takes the host."""
+        """Return the host time of an operator."""
         if phase is None:  # the usual case first: to ask for it takes a while
             usual = not self.stepping and current_pass() == NO_PASS
             phase = "forward" if usual else places.phase(self.stepping, self.closure)
@@ -206,7 +206,7 @@ class Clock(Meter):
         return end
 
     def launch(self, index: int, name: str) -> Launch:
-        """Let the host launch what occupies no stream, and begins after what is queued in the current one."""
+        """Launch work that occupies no stream, and begins after the work queued in the current one."""
         with self.lock:
             price_ns = self._prices_ns["library"]
             ready_ns = max(self._launch(name, "message", price_ns), self.free_ns.get((index, self.streams[index]), 0))
@@ -250,11 +250,11 @@ class Clock(Meter):
 
     # ---- what waits ----------------------------------------------------------------------------------------------
     def order(self, later: int, earlier: int) -> None:
-        """Make what GPU `later` does next wait for what was queued on GPU `earlier`."""
+        """Make GPU `later` wait for the work queued on GPU `earlier`."""
         self.hold((later, self.streams[later]), self.free_ns.get((earlier, self.streams[earlier]), 0))
 
     def hold(self, stream: tuple[int, int], until_ns: int) -> None:
-        """Let what comes next in `stream` (GPU, id) begin at `until_ns` at the earliest."""
+        """Block `stream` (GPU, id) until `until_ns`."""
         with self.lock:
             self.free_ns[stream] = max(self.free_ns.get(stream, 0), until_ns)
             if self.log is not None:
@@ -272,7 +272,7 @@ class Clock(Meter):
                 self._pass("wait", reason, when_ns)
 
     def work(self, name: str, length_ns: int) -> None:
-        """Let the host be busy with something else, while the GPUs go on."""
+        """Keep the host busy with something else, while the GPUs go on."""
         with self.lock:
             if self.log is not None:
                 self.log.work(name, length_ns)
@@ -309,7 +309,7 @@ class Clock(Meter):
                 target.data.copy_(values)
 
     def fail(self, index: int, sound: dict[int, Any]) -> None:
-        """Let a kernel fail on GPU `index`, behind what is queued in its stream."""
+        """Queue the failure of a kernel on GPU `index`, behind the work in its stream."""
         if self.failure is None:
             self.failure = Failure(self.queue_ns(index, self.streams[index]) + 1, sound)
 

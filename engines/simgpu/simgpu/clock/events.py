@@ -53,7 +53,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What a CUDA graph had captured was queued by one launch."""
+    """Replay of a CUDA graph: all that it captured, queued by one launch."""
 
     number: float
     stream: tuple[int, int]
@@ -173,7 +173,7 @@ class Log:
         self, stream: tuple[int, int], queue: Queue, operator: str, name: str, kind: str, nbytes: int, most_bytes: int,
         ranks: Sequence[int],
     ) -> int:  # fmt: skip
-        """Note a message; what its arguments mean says `Message`."""
+        """Record a message; see `Message` for the arguments."""
         what = queue, operator, name, kind, nbytes, most_bytes, tuple(ranks)
         return self._add(Message(self._number, stream, *what, places.place()))
 
@@ -185,7 +185,7 @@ class Log:
         self._calls[kind] += times
 
     def _called(self) -> tuple[tuple[str, int], ...]:
-        """Return what was called since the last operator, and count anew."""
+        """Return the host-only work since the last operator, and reset its counts."""
         calls = tuple(self._calls.items())
         self._calls.clear()
         return calls

@@ -63,7 +63,7 @@ _PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot")
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of the error of a time that was simulated on `gpu`: the figure of its `regime`.
+    """Error of a time simulated on `gpu`: the figure of its `regime`.
 
     `median` is that of |predicted / measured - 1| over `runs` published runs, `bias` the median of predicted /
     measured - 1, below 0 where the clock is too fast; `gpus` are those of the runs. Without runs both are None.
@@ -148,7 +148,7 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
 
 
 def of(records: Iterable[Record], machine: Machine, ranks: int = 1) -> Evidence:
-    """Return what is known of the error of these records, simulated on `machine`."""
+    """Return the error of these records, simulated on `machine`."""
     if not machine.usual_costs:
         return of_regime(OTHER_COSTS, machine.gpu.name)
     decided = regime(records, ranks)
@@ -254,13 +254,13 @@ class PublishedRun:
 
 @dataclass(frozen=True, repr=False)
 class ErrorBar(tables.Table):
-    """How far the clock is from published runs; shown as a table by regime."""
+    """Error of the clock against published runs; shown as a table by regime."""
 
     runs: tuple[PublishedRun, ...] = field(repr=False)
 
     @property
     def of_hosts(self) -> HostFigures:
-        """How far programs are off whose time the host decides, by what is known of the host."""
+        """Error of host-bound programs, by what is known of the host."""
         return HostFigures(tuple(HostFigure(name, **found) for name, found in _stored()["hosts"]["figures"].items()))
 
     def where(self, chosen: Callable[[PublishedRun], bool]) -> "ErrorBar":

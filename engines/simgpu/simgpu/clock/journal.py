@@ -58,7 +58,7 @@ class Journal:
         return records
 
     def close(self, records: list[Record]) -> None:
-        """Let a reader be as it is from now on."""
+        """Reset a reader to the present state."""
         self.readers = [reader for reader in self.readers if reader is not records]
 
     def note(self, record: Record) -> None:
@@ -79,7 +79,7 @@ class Journal:
         self.note(Record(kind, name, "host", start_ns, end_ns, line=line))
 
     def kernel(self, name: str, cost: Cost, gpu: int, stream: int, start_ns: int, end_ns: int, bound: str) -> None:
-        """Note what the last launch queued on a GPU."""
+        """Record the work that the last launch queued on a GPU."""
         sizes = cost.flops, cost.nbytes + cost.extra_bytes, bound
         number = self.launches
         self.note(Record("kernel", name, f"sim:{gpu}", start_ns, end_ns, *sizes, number=number, stream=stream))

@@ -13,7 +13,7 @@ from simgpu.machine.machines import Machine
 
 @dataclass(frozen=True)
 class Played:
-    """What events took on a machine with `gpus` of its GPU.
+    """Times of events on a machine with `gpus` of its GPU.
 
     - `records`: those of the clock, from its start, each with the phase and the line of what launched it;
     - `total_ns`: when the host and all GPUs are done;
@@ -34,7 +34,7 @@ class Played:
 
 
 def play(events: Iterable[Event], machine: Machine, gpus: int = 1) -> Played:
-    """Return what the events of a log take on a machine with `gpus` of its GPU.
+    """Return the times of a log's events on a machine with `gpus` of its GPU.
 
     It does not matter whether a program wrote the log while its clock ran, or a forecast did.
     """

@@ -85,7 +85,7 @@ def _text(file: Path) -> str:
 
 @contextlib.contextmanager
 def without_face() -> Generator[None]:
-    """Let processes that are started meanwhile not have CUDA's face; they may use simulated GPUs without it."""
+    """Start processes without CUDA's face in the block; they may use simulated GPUs without it."""
     before = os.environ.get("SIMGPU_CUDA")
     if before is not None:
         os.environ["SIMGPU_CUDA"] = ""
@@ -125,7 +125,7 @@ def _names_in(code: CodeType | None) -> list[str]:
 
 
 def remember_sources(sources: dict[str, list[str]]) -> None:
-    """Let messages of this process show the lines of files and cells that `sources` returned in another one."""
+    """Load the source lines that `sources` returned in another process, for the messages of this one."""
     for source, lines in sources.items():
         linecache.cache[source] = (sum(map(len, lines)), None, lines, source)
 

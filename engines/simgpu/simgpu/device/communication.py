@@ -41,7 +41,7 @@ _arrivals: "dict[int, Work]" = {}  # of functional collectives, by the storage t
 
 
 class Rules(Protocol):
-    """What the backend of a group refuses, where it is another than the gloo that carries the messages."""
+    """Refusals of a group's backend, where it is another than the gloo that carries the messages."""
 
     def check(self, func: Operator, args: Args, group: dist.ProcessGroup, index: int) -> None:
         """Raise what the backend raises for a call with tensors of GPU `index`."""
@@ -78,7 +78,7 @@ def carrying() -> Generator[None]:
 
 
 def join(cluster: Cluster) -> None:
-    """Let the process group of this rank work with tensors of its simulated GPU, whose clock is the cluster's now."""
+    """Enable this rank's process group for tensors of its simulated GPU, whose clock becomes the cluster's."""
     clock = state.world.clock
     clock.machine = replace(clock.machine, link=cluster)
     state.world.restart()
@@ -112,13 +112,13 @@ def _barrier(group: dist.ProcessGroup | None = None, async_op: bool = False, dev
 
 
 def finish() -> None:
-    """Let every message end that was begun: those between two ranks may still be open."""
+    """Complete every message that was begun; those between two ranks may still be open."""
     for done, _ in list(_open.values()):
         done()
 
 
 def expect_answers() -> None:
-    """Let every message end, when the functions of all ranks have ended. Raises RuntimeError for one without answer."""
+    """Complete every message after the functions of all ranks. Raises RuntimeError for one without an answer."""
     if not dist.is_initialized():
         return
     store = dist.distributed_c10d._get_default_store()
@@ -162,7 +162,7 @@ class Lent:
         self._watch.append(weakref.ref(tensor, self._gone.append))
 
     def back(self) -> None:
-        """Wait until nobody holds what was lent."""
+        """Wait until the lent views are released."""
         for _ in range(_LOOKS):
             gone = len(self._gone) == len(self._watch)
             time.sleep(_PAUSE_S)  # if all is gone, too: the thread that lets go last may be about to free the bytes
@@ -224,7 +224,7 @@ class _Future(torch.futures.Future[Any]):
 
 
 def run(func: Operator, args: Args, kwargs: Kwargs) -> Any:
-    """Do what an operator of torch.distributed asks that got tensors of the simulated GPU.
+    """Run an operator of torch.distributed on tensors of the simulated GPU.
 
     Raises RuntimeError where another rank has ended instead: NCCL would wait.
     """
@@ -306,7 +306,7 @@ def _values(func: Operator, result: Any) -> Any:
 def _pass_on(
     result: Any, message: tuple[str, int], args: Args, group: Any, launch: Launch, index: int, lent: Lent
 ) -> Any:
-    """Let the clocks of two ranks meet when one of them waits: until then a program may have other things to do."""
+    """Synchronise the clocks of two ranks when one of them waits; until then the program may do other work."""
     if len(args) < 4:
         raise NotImplementedError("on a simulated cluster recv needs to know from whom: dist.recv(tensor, src=rank)")
     (kind, nbytes), peer, tag = message, args[2], args[3]

@@ -71,7 +71,7 @@ class GraphPass:
         return tuple(kernel for kernel in self.graph.kernels if kernel.backward is self.backward)
 
     def calls(self, captured: bool = False) -> tuple[tuple[str, int], ...]:
-        """Return what the host does besides launching the kernels, as classes of `hosts.CLASSES` and how often.
+        """Return the host work besides launching kernels, as classes of `hosts.CLASSES` and counts.
 
         `captured` kernels are one CUDA graph.
         """
@@ -93,7 +93,7 @@ class GraphBreak:
 
 @dataclass(frozen=True, repr=False)
 class Compiled(tables.Table):
-    """What `torch.compile` makes of a function: `graphs` with their kernels, and the `breaks` between them.
+    """Compiled form of a function: `graphs` with their kernels, and the `breaks` between them.
 
     `forward` is what runs, in order: graphs, and between them operators that stay uncompiled, priced as ever.
     `backward` is the same of the backward pass.

@@ -29,7 +29,7 @@ Function = Callable[..., Any]
 
 
 def replace(put: Replacements) -> None:
-    """Let the backend of `torch.compile` know simulated GPUs."""
+    """Register simulated GPUs with the backend of `torch.compile`."""
     put.call(forget_functions)
     wrapper = TORCH._TorchCompileInductorWrapper
     put.put(wrapper, __call__=_by_device(wrapper.__call__))
@@ -51,7 +51,7 @@ def _look_for_no_graphs_here(put: Replacements, rules: Any) -> None:
 
 
 def forget_functions() -> None:
-    """Let Dynamo look up anew which functions it may put into a graph: it remembers the functions themselves."""
+    """Make Dynamo rebuild its table of allowed functions, which holds the functions themselves."""
     rules: Any = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None:
         rules.clear_lru_cache()
@@ -126,7 +126,7 @@ class _Graph:
 
 
 def _like(value: Any) -> Any:
-    """Return what of an input its graph's kernels depend on."""
+    """Return the properties of an input on which its graph's kernels depend."""
     if isinstance(value, torch.Tensor):
         return tuple(value.shape), value.stride(), value.dtype, value.requires_grad
     return value if isinstance(value, int | float | bool | str) else repr(value)
@@ -134,7 +134,7 @@ def _like(value: Any) -> Any:
 
 # ---- operators whose arguments are graphs -------------------------------------------------------------------------
 def _register_operators_of_graphs(*_: object) -> None:
-    """Let operators whose arguments are graphs, such as flex_attention, do with our tensors what they do with any."""
+    """Register simulated tensors with operators that take graphs, such as flex_attention."""
     for name, operator in TORCH._ops._higher_order_ops.items():
         plain = operator.py_kernels.get(torch._C.DispatchKey.CompositeExplicitAutograd)
         if plain is not None:
@@ -180,13 +180,13 @@ def _is_flex(graph: torch.fx.GraphModule) -> bool:
 
 # ---- what else asks whether a tensor is one of PyTorch's -----------------------------------------------------------
 def _let_flex_attention_in(put: Replacements, module: Any) -> None:
-    """Let flex_attention take tensors on `sim`, which is none of the devices that it knows by name."""
+    """Patch flex_attention, which knows its devices by name, to take tensors on `sim`."""
     check = module._validate_device
     put.put(module, _validate_device=lambda query, *others: query.device.type == "sim" or check(query, *others))
 
 
 def _write_plain_types(put: Replacements, module: Any) -> None:
-    """Let a printed graph say `torch.Tensor` of its inputs, as on any device."""
+    """Print the inputs of a graph as `torch.Tensor`, as on any device."""
     tracer, create = module.SubgraphTracer, module.SubgraphTracer.create_graph_input
 
     @functools.wraps(create)

@@ -75,7 +75,7 @@ def _is_set(variable: str) -> bool:
 
 
 def way_of(func: Operator, run: _Run) -> _Run | None:
-    """Return what runs in place of `run` an operator without a kernel on this kind of device; None where it has one."""
+    """Return the substitute for an operator without a kernel on this kind of device; None where it has one."""
     kind = device_kind.kind
     if kind not in _SWITCH or func.namespace != "aten":
         return None
@@ -107,7 +107,7 @@ def _without_kernel(name: str, run: _Run, func: Operator, args: Args, kwargs: Kw
 
 
 def _fall_back(name: str, run: _Run, func: Operator, args: Args, kwargs: Kwargs) -> Any:
-    """Run an operator; what it is made of runs where it does, and is not told of."""
+    """Warn and run an operator on the CPU; its parts run there too, without a warning of their own."""
     if _environment["inside"]:
         return run(func, args, kwargs)
     _warn(name)
@@ -119,7 +119,7 @@ def _fall_back(name: str, run: _Run, func: Operator, args: Args, kwargs: Kwargs)
 
 
 def register(library: torch.library.Library) -> None:
-    """Let what PyTorch takes apart before it comes here do as on MPS: `linalg.svd` and `linalg.matrix_rank`."""
+    """Patch operators that PyTorch decomposes earlier to act as on MPS: `linalg.svd` and `linalg.matrix_rank`."""
     svd, ranks = torch.ops.aten.linalg_svd.default, torch.ops.aten.linalg_matrix_rank
     taken_apart = partial(_fall_back, "linalg_svd", lambda func, args, kwargs: func.decompose(*args, **kwargs), svd)
     library.impl("linalg_svd", lambda *args, **kwargs: taken_apart(args, kwargs), "AutogradMeta")

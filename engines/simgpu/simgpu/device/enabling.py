@@ -132,7 +132,7 @@ _hooks: list[RemovableHandle] = []
 
 
 def _follow_optimizers() -> None:
-    """Let the clock know when an optimizer's step runs, whose operators take the host less.
+    """Tell the clock when an optimizer's step runs, whose operators cost the host less.
 
     Hooks of all optimizers are PyTorch's own tables, which others put back as they were: what was lost is put in again.
     """
@@ -231,7 +231,7 @@ def clock_ms() -> float:
 
 
 def host_work(name: str, ms: float) -> None:
-    """Let the host be busy for `ms` milliseconds of the virtual clock, while the GPUs go on with what is queued.
+    """Keep the host busy for `ms` milliseconds of the virtual clock, while the GPUs work on their queues.
 
     The clock knows launches, copies and waiting alone. What else the host does between them, such as reading files or
     making a batch, is not measured: `ms` is what you say it takes, an **input** of the simulation, and timelines and

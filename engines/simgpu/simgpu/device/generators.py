@@ -114,7 +114,7 @@ class SimGenerator(_Plain):
 
 
 class DefaultGenerator(SimGenerator):
-    """What draws on a simulated GPU where a program names no generator: that of the CPU."""
+    """Default generator of a simulated GPU: the CPU's."""
 
     _source: Any = property(lambda self: self if device_kind.current.has_own_numbers else torch.default_generator)
 

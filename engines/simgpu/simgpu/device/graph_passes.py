@@ -12,7 +12,7 @@ from simgpu.ground.quiet import Meter
 
 
 def before_backward(result: Any, inputs: Any, charge: Callable[[], None], meter: Meter) -> None:
-    """Let a backward pass through a graph `charge` its kernels when it begins, and its operators nothing.
+    """Charge the kernels of a graph when its backward pass begins, and its operators nothing.
 
     `meter` is what else would count them, unless its `quiet` is above 0: the clock, or a forecast's recorder.
     """
@@ -35,7 +35,7 @@ def before_backward(result: Any, inputs: Any, charge: Callable[[], None], meter:
 
 
 def run_backward(result: Any, inputs: Any) -> None:
-    """Run the backward pass of what a function made of `inputs`, up to these and to parameters; no gradient is kept."""
+    """Run the backward pass of a function's results, up to `inputs` and parameters; no gradient is kept."""
     outputs, given = _needing(result), _needing(inputs)
     nodes = graph_nodes(map(_begin, outputs), ends=map(_begin, given))
     leaves = given + [node.variable for node in nodes if is_leaf(node)]

@@ -11,7 +11,7 @@ _MOST = 4096  # ways that are remembered; a tensor keeps its own
 
 
 class Layout:
-    """On which GPU, of which sizes, strides and number format; two usual tensors that are alike have the same object.
+    """GPU, sizes, strides and number format of a tensor; alike tensors usually share one object.
 
     Not `usual` are complex numbers and negative views: their bits are no part of it, so none is met twice.
     """

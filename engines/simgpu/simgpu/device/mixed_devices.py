@@ -67,7 +67,7 @@ def _placed(call: Call) -> list[tuple[str, torch.Tensor]]:
 
 @functools.cache
 def _families() -> dict[str, str]:
-    """Return of which family an operator is that has a kernel for CUDA, by its name, as the file writes it."""
+    """Return the family of an operator with a CUDA kernel, by its name in native_functions.yaml."""
     file = Path(__file__).with_name("device_checks.toml")
     return {name: family for family, names in tomllib.loads(file.read_text()).items() for name in names.split()}
 

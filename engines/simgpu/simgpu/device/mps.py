@@ -28,7 +28,7 @@ _POOLS = "_adaptive_avg_pool2d adaptive_avg_pool2d"
 
 
 def check(func: Operator, args: Args, kwargs: Kwargs) -> None:
-    """Raise where MPS's kernel refuses what is asked, by the values of arguments or by number formats."""
+    """Raise the errors of MPS's kernels for values of arguments and for number formats."""
     name = func._overloadpacket.__name__
     if name in _CHECKS:
         _CHECKS[name](Call(func, args, kwargs))

@@ -47,7 +47,7 @@ _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan 
 
 
 class Known:
-    """What is known of a simple operator for tensors of some layouts: what its result is like, and what it costs.
+    """Cached call of a simple operator on tensors of given layouts: form of the result, and cost.
 
     Its kernels take `length_ns` at these `rates`, for what `bound` says.
     """
@@ -61,7 +61,7 @@ class Known:
 
 
 class Plan:
-    """What there is to know about an operator before it runs."""
+    """Properties of an operator that are known before it runs."""
 
     def __init__(self, func: Operator) -> None:
         arguments = func._schema.arguments
@@ -117,7 +117,7 @@ class Plan:
         return flop_registry.get(self.func.overloadpacket) if of_others else self._flops
 
     def learn(self, call: tuple[Any, ...], known: Known) -> None:
-        """Know from now on what a call gives and costs."""
+        """Cache the form of the result and the cost of a call."""
         if len(self.known) >= _MOST_KNOWN:
             self.known.clear()
         self.known[call] = known
@@ -227,7 +227,7 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
 def _run_first(
     func: Operator, plan: Plan, tensors: list[SimTensor], inner: list[Any], call: tuple[Any, ...]
 ) -> SimTensor | None:
-    """Run a simple operator of whose layouts nothing is known yet, or return None where the call is of another kind."""
+    """Run a simple operator on layouts met for the first time; None for a call of another kind."""
     layouts = [layout_of(tensor) for tensor in tensors]
     if SPARSE in layouts or len({layout.index for layout in layouts}) != 1:
         return None
@@ -252,7 +252,7 @@ def _in_order(plan: Plan, layouts: list[Layout], inner: list[Any]) -> bool:
 def _accounted(
     plan: Plan, tensors: list[SimTensor], inner: list[Any], out: torch.Tensor, call: tuple[Any, ...]
 ) -> SimTensor:
-    """Return what a simple operator gave as a tensor of its GPU, with its bytes and its time accounted.
+    """Return the result of a simple operator as a tensor of its GPU, its bytes and time accounted.
 
     What a `call` of these layouts gives, and what it costs, is known from now on.
     """
@@ -287,7 +287,7 @@ def _accounted(
 
 
 def _as_known(plan: Plan, known: Known, tensors: list[SimTensor], inner: list[Any], out: torch.Tensor) -> SimTensor:
-    """Return what a simple operator gave, as `_accounted` does, where a call of the same layouts was accounted before.
+    """Return the result of a simple operator as `_accounted` does, from an earlier call with the same layouts.
 
     It is a view where that one's result was, or was given its own memory.
     """
@@ -386,7 +386,7 @@ def _refuse_by_row(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, tenso
 
 
 def forget() -> None:
-    """Know nothing of any operator: what was known is that of another kind of device."""
+    """Clear the caches of operators, which belong to another kind of device."""
     _plans.clear()
 
 
@@ -443,14 +443,14 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _read_number(index: int, out: Any) -> None:
-    """Let the host wait for a number of GPU `index`: the result `out` of an operator, or what it needs, as its size."""
+    """Block the host for a number of GPU `index`: the result `out` of an operator, or a size that it needs."""
     if state.world.on_host_dependency is not None and not isinstance(out, bool):
         state.world.on_host_dependency("size")
     state.world.clock.copy(index, "D2H", 8, pinned=True, blocking=True)
 
 
 def _asserted(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, index: int) -> Any:
-    """Return what an operator gives for CPU tensors, or note that its kernel fails on GPU `index`."""
+    """Run an operator on CPU tensors, or record that its kernel fails on GPU `index`."""
     if plan.row.asserts:
         return kernel_failures.run(func, plan.mutates, args, kwargs, index)
     return _computed(func, plan, args, kwargs)
@@ -470,7 +470,7 @@ def _refuse_stale(plan: Plan, args: Args, kwargs: Kwargs, tensors: list[torch.Te
 
 
 def _refresh(plan: Plan, args: Args, kwargs: Kwargs) -> None:
-    """Let wrappers, and autograd's counts, follow what an operator has changed in place."""
+    """Update wrappers and autograd's version counters after an operator in place."""
     for which in plan.mutates:
         changed = _changed(which, args, kwargs)
         several = isinstance(changed, list | tuple)
@@ -487,7 +487,7 @@ def _changed(which: int | str, args: Args, kwargs: Kwargs) -> Any:
 
 
 def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
-    """Return what an operator returns for CPU tensors; where only shapes are wanted, without its values."""
+    """Run an operator on CPU tensors; without values where only shapes are wanted."""
     if state.world.only_shapes:
         return shapes_only.computed(func, plan, args, kwargs)
     if plan.way is None:
@@ -550,7 +550,7 @@ def _stays_on_cpu(plan: Plan, tensors: list[torch.Tensor], position: int) -> boo
 
 
 def _bring_indices(call: Call, index: int) -> None:
-    """Account what indexing copies to the GPU: indices on the CPU, and a number there that is written.
+    """Account the copies of indexing to the GPU: indices on the CPU, and a number that is written.
 
     The host waits for both, since their memory is not pinned, but not for a mask: what it picks is counted on the host
     and copied from pinned memory (expandTensors in IndexingUtils.h).
@@ -599,7 +599,7 @@ def _wrap(out: Any, index: int, given: Sequence[Any]) -> tuple[Any, bool]:
 
 
 def _charge(plan: Plan, index: int, inputs: list[torch.Tensor], args: Args, kwargs: Kwargs, out: Any) -> None:
-    """Advance the virtual clock by what this operator costs."""
+    """Advance the virtual clock by the cost of this operator."""
     if not plan.row.memory_only:  # what only gets memory is in the prices of the operators that ask for it
         several = isinstance(out, list | tuple)
         outputs = [t for t in (out if several else (out,)) if isinstance(t, torch.Tensor)]

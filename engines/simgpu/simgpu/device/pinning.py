@@ -33,7 +33,7 @@ _pinned: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
 
 def replace_functions(put: Replacements) -> None:
-    """Let tensors of the CPU be pinned, also by the argument `pin_memory` of factories.
+    """Patch PyTorch to pin CPU tensors, also by the argument `pin_memory` of factories.
 
     What draws on the CPU refuses the generator of a GPU. TorchScript, which knows functions by identity, is told that
     they are the operators of before.

@@ -97,7 +97,7 @@ class Races:
         self._watch = _Watch(self.look_at_pinned)
 
     def start(self) -> None:
-        """Look at what this thread does to pinned memory from now on."""
+        """Begin to watch this thread's accesses to pinned memory."""
         self._watch.__enter__()
 
     def stop(self) -> None:
@@ -107,21 +107,21 @@ class Races:
 
     # ---- what orders ---------------------------------------------------------------------------------------------
     def state_of(self, stream: Stream) -> Known:
-        """Return what whoever waits for all that is queued in a stream knows then; an event keeps it."""
+        """Return the knowledge of a waiter for all work in a stream; an event keeps it."""
         return {**self._knows[stream], stream: self._launched[stream]}
 
     def order(self, stream: Stream, known: Known) -> None:
-        """Let what comes next in a stream come after what an event was recorded behind."""
+        """Order a stream's next work after the work before an event."""
         _join(self._knows[stream], known)
 
     def host_waits(self, streams: Iterable[Stream]) -> None:
-        """Let the host have waited for all that is queued in these streams."""
+        """Order the host after all work in these streams."""
         self.look_at_pinned()
         for stream in streams:
             _join(self._host, self.state_of(stream))
 
     def host_knows(self, known: Known) -> None:
-        """Let the host have waited for an event."""
+        """Order the host after an event."""
         self.look_at_pinned()
         _join(self._host, known)
 

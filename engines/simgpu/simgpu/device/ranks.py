@@ -17,7 +17,7 @@ from simgpu.machine.cluster import Cluster
 
 
 class Results(list[Any]):
-    """What the ranks returned, in order; `timeline` is what all of them did."""
+    """Results of the ranks, in order, and the `timeline` of all of them."""
 
     timeline: ClusterTimeline
 
@@ -69,7 +69,7 @@ def _become_rank(cluster: Cluster) -> Callable[..., tuple[Any, Timeline]]:
 
 
 def _recorded(cluster: Cluster, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Timeline]:
-    """Return what `fn` returns, and the timeline of all that it did."""
+    """Return the result of `fn` and its timeline."""
     communication.join(cluster)
     with timeline() as whole:
         value = fn(*args, **kwargs)

@@ -73,7 +73,7 @@ def memory(device: torch.device | str | int | None = None) -> Memory:
 
 @dataclass(frozen=True)
 class Settings:
-    """How the simulated GPUs of this process are set. Two of them are equal where `restore` would change nothing.
+    """Settings of the simulated GPUs of this process; equal ones need no `restore`.
 
     - `spec`, `host`, `costs`, `allocator`, `errors`: what `configure` sets;
     - `capacity_bytes`: the memory of each GPU; `budgets`: those that are entered there, innermost last;

@@ -21,7 +21,7 @@ _MOVE = "on a simulated GPU a TorchScript program cannot move tensors to `cuda`:
 
 
 def replace(put: Replacements) -> None:
-    """Let scripted and traced functions and modules end with the words of the operator that failed."""
+    """Patch scripted and traced functions to end with the words of the failing operator."""
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         put.put(kind, __call__=_in_full(kind.__call__))
 

@@ -28,7 +28,7 @@ class _Allowed(Exception):
 
 
 def _in_place(name: str, anew: Callable[..., torch.Tensor]) -> None:
-    """Let the method `name` of simulated tensors change a tensor's shape by making the view that `anew` returns."""
+    """Define the method `name` of simulated tensors, which changes a shape by way of the view from `anew`."""
     plain = getattr(BASE, name)
 
     @shown_to_modes
@@ -83,7 +83,7 @@ def _is_shared(tensor: SimTensor) -> bool:
 
 
 def _become(tensor: SimTensor, new: torch.Tensor) -> None:
-    """Let a tensor be what `new` is, for all who hold it; views and graphs keep what it was before."""
+    """Turn a tensor into `new` for all its holders; views and graphs keep the old one."""
     if tensor.retains_grad or tensor._backward_hooks:
         raise NotImplementedError(
             "the simulated GPU cannot change the shape of a tensor in place after retain_grad() or register_hook() "
@@ -139,7 +139,7 @@ def change(func: Operator, args: Args, kwargs: Kwargs) -> SimTensor:
 
 
 def any_stale() -> bool:
-    """Return whether any memory is known whose views autograd would make anew from what they are no more."""
+    """Return whether autograd would regenerate any known view from an outdated base."""
     return bool(state.world.stale)
 
 

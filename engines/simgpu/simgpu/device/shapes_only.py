@@ -16,7 +16,7 @@ _SAME_MEMORY = ("_unsafe_view",)  # what PyTorch does not call a view
 
 
 def computed(func: Any, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return what the operator `func` of `plan` returns for CPU tensors, its values only where that is quick."""
+    """Run the operator `func` of `plan` on CPU tensors, with values only where that is quick."""
     tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
     large = max((tensor.numel() for tensor in tensors), default=0) > _SMALL
     same_memory = func.is_view or plan.name in _SAME_MEMORY
@@ -32,7 +32,7 @@ def computed(func: Any, plan: Any, args: Any, kwargs: dict[str, Any]) -> Any:
 
 
 def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-    """Return what an operator returns that changes its arguments: these, as they were. Some change their shape, too."""
+    """Return the arguments of an operator in place, unchanged except for their shape."""
     returned = func._schema.returns
     if torch.Tag.inplace_view in func.tags or any(one.alias_info is None for one in returned) or kwargs.get("out"):
         return func(*args, **kwargs)

@@ -48,7 +48,7 @@ class World:
     current = property(lambda self: self._here.current, _set_current, doc="The current GPU of this thread.")
 
     def show(self, kind: device_kind.Kind) -> None:
-        """Let Python see the GPUs as devices of a kind; of one device, all of them as that."""
+        """Show the GPUs to Python as devices of a kind, or all of them as one device."""
         device_kind.show(kind)
         self.devices = [torch.device(kind.name, 0 if kind.is_single else one.index) for one in self.meta_devices]
 
@@ -61,14 +61,14 @@ class World:
             self.memory.restart()
 
     def fail(self, index: int) -> None:
-        """Let a kernel fail on GPU `index`, behind what is queued in its stream; raises where launches are blocking."""
+        """Queue the failure of a kernel on GPU `index`; raises at once where launches are blocking."""
         with self.lock:
             self.clock.fail(index, dict(self.memory.live))
             if self.errors == "blocking":
                 self.clock.report(math.inf)
 
     def _spoil_what_came_after_a_failure(self) -> None:
-        """Make what was written since a kernel failed unreadable: every byte 255, which is nan, or -1."""
+        """Spoil all memory written since a kernel failed: every byte 255, which is nan, or -1."""
         failure, self.clock.failure = self.clock.failure, None
         if failure is None:
             return

@@ -28,7 +28,7 @@ def _part(name: str) -> Any:
 
 
 class _OfAProgram(SimTensor):
-    """What the classes of both have in common; `_class` is the program's."""
+    """Common base of both classes; `_class` is the program's."""
 
     _class: type[torch.Tensor]
     _inner, _index, _layout = (_part(name) for name in OURS)
@@ -37,7 +37,7 @@ class _OfAProgram(SimTensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
-        """Do what `torch.Tensor.__torch_function__` does; a result on another device is of the program's class."""
+        """Run `torch.Tensor.__torch_function__`; a result on another device keeps the program's class."""
         if not all(issubclass(cls, kind) for kind in types):
             return NotImplemented
         with torch._C.DisableTorchFunctionSubclass():
@@ -79,7 +79,7 @@ class _OfAProgram(SimTensor):
 
 
 def _dress(tensor: Any, kind: type[_OfAProgram]) -> None:
-    """Let a `SimTensor` be of the class `kind`."""
+    """Give a `SimTensor` the class `kind`."""
     key, parts = id(tensor), {name: tensor.__dict__.pop(name) for name in OURS}
     tensor.__class__ = kind
     if key not in _alive:
@@ -145,6 +145,6 @@ SimTensor.as_subclass = functools.wraps(_plain_as_subclass)(_as_subclass)
 
 
 def replace_functions(put: Replacements) -> None:
-    """Replace what makes a tensor of a class from another tensor."""
+    """Patch the methods that make a tensor of a class from another tensor."""
     make = staticmethod(functools.wraps(_plain_make_subclass)(_make_subclass))
     put.put(torch.Tensor, _make_subclass=make, as_subclass=SimTensor.as_subclass)

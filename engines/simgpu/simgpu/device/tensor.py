@@ -34,7 +34,7 @@ _R = TypeVar("_R")
 def shown_to_modes(
     method: "Callable[Concatenate[SimTensor, _P], _R]",
 ) -> "Callable[Concatenate[SimTensor, _P], _R]":
-    """Let function modes, such as that of `counting`, see this method as they see torch.Tensor's own."""
+    """Show this method to function modes, such as that of `counting`, as torch.Tensor's own."""
 
     @functools.wraps(method)
     def shown(self: "SimTensor", *args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -403,7 +403,7 @@ def _as_sparse(inner: torch.Tensor, index: int) -> SimTensor:
 
 
 def own(inner: torch.Tensor, index: int) -> bool:
-    """Account what a tensor, dense or sparse, consists of to GPU `index`; return whether any of it is new."""
+    """Account the parts of a dense or sparse tensor to GPU `index`; return whether any is new."""
     if inner.layout is torch.strided:
         return state.world.memory.own(inner, index)
     return any([state.world.memory.own(part, index) for part in sparse.parts(inner)])

@@ -42,7 +42,7 @@ class Timeline:
 
     @classmethod
     def of(cls, played: Played, first: int | None = None, last: int | None = None) -> "Timeline":
-        """Return what events took that were played: all, or the steps from number `first` (from 0) to before `last`.
+        """Return the timeline of played events: all, or the steps `first` (from 0) to before `last`.
 
         Times of steps count from the end of the step before: what the host launched ahead of it has times below 0.
         """
@@ -113,7 +113,7 @@ class Timeline:
         self, start: int, end: int, host: list[Record], asked: int, kernel: Record | None, launched: dict[int, int],
         ends: dict[int, list[Record]],
     ) -> Gap:  # fmt: skip
-        """Say whose fault a gap is that ended with `kernel`, or with the timeline, launched by the host at `asked`.
+        """Return the cause of a gap that ended with `kernel`, or with the timeline, launched by the host at `asked`.
 
         `ends` has what the GPUs did, by the time of its end.
         """
@@ -181,7 +181,7 @@ def _copies_that_end(ends: dict[int, list[Record]], when: Record | None) -> list
 
 
 class ClusterTimeline:
-    """What all ranks of a simulated cluster did, on one clock.
+    """Timeline of all ranks of a simulated cluster, on one clock.
 
     - `ranks`: the Timeline of each rank, in order; its `begin_ns` says when it began. The clocks of a launch start
       together, so that timelines which ranks recorded themselves (`simgpu.timeline()`) and returned fit too;

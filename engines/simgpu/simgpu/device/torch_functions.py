@@ -67,7 +67,7 @@ def _refuse_to_leave(tensor: SimTensor) -> NoReturn:
 
 
 def _of_values(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that is given what holds the values of tensors on simulated GPUs."""
+    """Wrap a function to receive the CPU tensors behind tensors on simulated GPUs."""
 
     @wraps(plain)
     def called(*args: Any, **options: Any) -> Any:
@@ -77,7 +77,7 @@ def _of_values(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def remember_allocator_settings(put: Replacements) -> None:
-    """Let PyTorch 2.11, which takes settings of the allocator, give them back as later versions do."""
+    """Return the allocator's settings on PyTorch 2.11 as later versions do."""
     told = [os.environ.get("PYTORCH_ALLOC_CONF", os.environ.get("PYTORCH_CUDA_ALLOC_CONF", ""))]
     take = torch._C._accelerator_setAllocatorSettings
 
@@ -95,7 +95,7 @@ def _refuse(words: str, *args: object) -> NoReturn:
 
 
 def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Let an error of the backward pass name tensors as on CUDA, torch.sim.FloatTensor, not as C++ knows them here."""
+    """Name tensors in errors of the backward pass as on CUDA, torch.sim.FloatTensor, not by C++'s names."""
 
     @wraps(run)
     def named(*args: Any, **kwargs: Any) -> Any:
@@ -128,7 +128,7 @@ def _refuse_other_devices(outputs: Sequence[Any], gradients: Sequence[Any] = ())
 
 
 def _on_devices_of_inputs(run: Callable[..., Any]) -> Callable[..., Any]:
-    """Let the backward pass of an `autograd.Function` raise as on CUDA where it returns a gradient of the CPU."""
+    """Raise as on CUDA for an `autograd.Function` that returns a gradient on the CPU."""
 
     @wraps(run)
     def checked(self: Any, *args: Any) -> Any:
@@ -281,7 +281,7 @@ _apply_plain = torch.nn.Module._apply
 
 @wraps(_apply_plain)
 def _apply(self: torch.nn.Module, fn: _Change, recurse: bool = True) -> torch.nn.Module:
-    """Let `.to`, `.cpu`, `.half` … exchange what a parameter consists of, as CUDA does, not the parameter."""
+    """Patch `.to`, `.cpu`, `.half` … to swap a parameter's data, as on CUDA, not the parameter."""
     if any(isinstance(tensor, _Lazy) for tensor in (*self._parameters.values(), *self._buffers.values())):
         fn = _keep_lazy(fn)
     _leave_meta(self, fn)
@@ -305,7 +305,7 @@ def _apply(self: torch.nn.Module, fn: _Change, recurse: bool = True) -> torch.nn
 
 
 def _apply_to_script(module: Any, fn: _Change, recurse: bool) -> torch.nn.Module:
-    """Give a TorchScript module, whose parameters C++ holds, new ones where an exchange would not reach them."""
+    """Replace the parameters of a TorchScript module, which C++ holds, where a swap would not reach them."""
     for child in module.children() if recurse else ():
         child._apply(fn)
     for name, old in module._parameters.items():
@@ -394,7 +394,7 @@ def _leave_meta(module: torch.nn.Module, fn: _Change) -> None:
 
 
 def _swap(t1: Any, t2: Any) -> None:
-    """Exchange two tensors; those who hold `t1` find `t2` there, with the hooks and attributes that `t1` had.
+    """Swap two tensors: holders of `t1` find `t2`, with the hooks and attributes of `t1`.
 
     PyTorch's own function refuses while a graph, a view or a weak reference holds `t1`, where CUDA would go on. Graphs
     and views keep what `t1` consisted of; backward through such a graph raises.

@@ -211,7 +211,7 @@ def _empty_cache() -> None:
 
 
 def _set_fraction(fraction: float, device: Device = None) -> None:
-    """Let PyTorch reserve at most this share of the capacity, as `torch.cuda.set_per_process_memory_fraction` does."""
+    """Limit reserved memory to this share of the capacity, as `torch.cuda.set_per_process_memory_fraction` does."""
     if not isinstance(fraction, float):
         raise TypeError("Invalid type for fraction argument, must be `float`")
     if not 0 <= fraction <= 1:

@@ -14,7 +14,7 @@ from simgpu.ground.torch_internals import TORCH
 
 
 def replace(put: Replacements, stream: type, event: type, of_module: dict[str, str]) -> None:
-    """Lead them to the kind whose face is on, with its types of streams and events.
+    """Redirect them to the kind whose face is on, with its types of streams and events.
 
     `of_module`: functions of `torch.accelerator` and, of each, the one of the kind's module that it is.
     """
@@ -41,7 +41,7 @@ def another(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _kind_of(name: str, plain: type, ours: type) -> type:
-    """Return what stands for `torch.Stream` or `torch.Event`: it makes the kind's, and knows both; it may be a base."""
+    """Return the stand-in for `torch.Stream` or `torch.Event`: it makes the kind's, knows both, and may be a base."""
 
     class Kind(type):
         def __instancecheck__(cls, instance: object) -> bool:

@@ -20,7 +20,7 @@ class Beginning:
     """Whether this program has used its kind of device so far; `module` is `torch.cuda` or `torch.xpu`."""
 
     def __init__(self, put: Replacements, module: Any) -> None:
-        """Let the device be unused from now on, until something asks for it."""
+        """Mark the device as unused until something asks for it."""
         self._asked, self._module = False, module
         put.put(module, _initialized=False, _queued_calls=[], _lazy_seed_tracker=type(module._lazy_seed_tracker)())
         for owner in (module, module.random):
@@ -42,7 +42,7 @@ class Beginning:
 
 
 def _at_once(module: Any, function: Callable[[], None], **kwargs: Any) -> None:
-    """Do now what a device puts off until it begins, which is to seed: here the generator is the CPU's, and in use."""
+    """Run at once what a device defers to its start, seeding: here the generator is the CPU's, and in use."""
     begins = module._tls
     if module._initialized or hasattr(begins, "is_initializing"):
         return function()

@@ -14,7 +14,7 @@ VARIABLE = "SIMGPU_CUDA"
 
 
 def replace(put: Replacements, kind: str, arguments: dict[str, object]) -> None:
-    """Let children that are started from now on call `simgpu.cuda(**arguments)`, or `kind` in place of `cuda`."""
+    """Make child processes call `simgpu.cuda(**arguments)`, or `kind` in place of `cuda`, at their start."""
     here = Path(__file__).parent
     folders = [str(here / "start"), str(here.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     put.put_item(os.environ, "PYTHONPATH", os.pathsep.join(folders))

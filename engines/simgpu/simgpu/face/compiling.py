@@ -9,7 +9,7 @@ from simgpu.ground.replacements import Replacements
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.compile` know the functions that CUDA's face replaces."""
+    """Register the functions that CUDA's face replaces with `torch.compile`."""
     for name in ("torch._C._dynamo.utils", "torch._dynamo.utils", "torch._dynamo.guards"):
         if hasattr(sys.modules.get(name), "get_current_stream"):  # since PyTorch 2.15: what is compiled asks for it
             ask = torch.compiler.disable(

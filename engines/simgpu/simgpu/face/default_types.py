@@ -11,13 +11,13 @@ from simgpu.ground.replacements import Replacements
 
 
 def replace(put: Replacements) -> None:
-    """Let PyTorch know defaults such as `torch.cuda.FloatTensor`."""
+    """Patch PyTorch to accept defaults such as `torch.cuda.FloatTensor`."""
     put.put(torch, set_default_tensor_type=_default_type(torch.set_default_tensor_type))
     put.call(_make_by_default, None)
 
 
 def _make_by_default(kind: Callable[..., torch.Tensor] | None) -> None:
-    """Let `torch.Tensor(…)` make what `kind`, a type of CUDA, makes; None: what it makes without CUDA's face.
+    """Set the type that `torch.Tensor(…)` makes to `kind`, a type of CUDA; None restores it.
 
     Classes that inherit from it are as before. Dynamo takes any function of these arguments for the plain one.
     """

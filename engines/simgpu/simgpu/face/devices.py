@@ -29,7 +29,7 @@ class _Kind(type):
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.device` and `.to` read a bare number as the index of a GPU."""
+    """Patch `torch.device` and `.to` to read a bare number as the index of a GPU."""
     put.put(TORCH._C._nn, _parse_to=_of_kind(TORCH._C._nn._parse_to))
     address = id(torch.device) + object.__basicsize__ - ctypes.sizeof(ctypes.c_void_p)  # of an object's type, in C
     where = ctypes.c_void_p.from_address(address)

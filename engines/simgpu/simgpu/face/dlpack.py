@@ -28,7 +28,7 @@ class Capsule:
 
 
 def replace(put: Replacements) -> None:
-    """Let `to_dlpack` and `from_dlpack` share the memory of a tensor on the GPU."""
+    """Patch `to_dlpack` and `from_dlpack` to share the memory of a tensor on the GPU."""
     dlpack = torch.utils.dlpack  # pyright: ignore[reportAttributeAccessIssue]
     take, give = _taking(dlpack.from_dlpack), _giving(dlpack.to_dlpack)
     put.put(dlpack, from_dlpack=take, to_dlpack=give)

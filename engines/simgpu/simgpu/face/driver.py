@@ -50,7 +50,7 @@ class Stream(torch_sim.Stream):
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        """Return the least and the greatest priority, of which the clock takes no notice."""
+        """Return the least and the greatest priority; the clock ignores both."""
         return 0, 1 - _PRIORITIES
 
     cuda_stream = property(lambda self: self.stream_id, doc="Stands for the handle that libraries are given.")
@@ -81,7 +81,7 @@ class Event(torch_sim.Event):
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.cuda`, and what else asks whether there is CUDA, answer for the simulated GPUs."""
+    """Patch `torch.cuda`, and whatever asks whether there is CUDA, to answer for the simulated GPUs."""
     count = len(state.world.memory.gpus)
     before = os.environ.get(VISIBLE, os.environ.get("CUDA_VISIBLE_DEVICES", ""))
     begun = Beginning(put, torch.cuda)
@@ -127,7 +127,7 @@ def over_blocks(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @over_blocks
 def _record_history(enabled: str | bool | None = "all", *args: Any, **kwargs: Any) -> None:
-    """Keep what the allocator does; also with the arguments of PyTorch 2.0, whose first one is a truth value."""
+    """Record the allocator's history; also with PyTorch 2.0's arguments, whose first one is a truth value."""
     if not isinstance(enabled, bool):
         return TORCH.sim._record_memory_history(enabled, *args, **kwargs)
     names = ("record_context", "trace_alloc_max_entries", "trace_alloc_record_context", "device")
@@ -179,7 +179,7 @@ class _Count:
 
 
 def _functions(count: Callable[[], int]) -> dict[str, Callable[..., Any]]:
-    """Return what stands in for devices, streams and settings of a CUDA build with `count()` GPUs."""
+    """Return stand-ins for devices, streams and settings of a CUDA build with `count()` GPUs."""
     settings = {"benchmark_limit": 10}  # which changes nothing: no kernels are tried here
     return {
         "_cuda_init": lambda: None,
@@ -250,7 +250,7 @@ _nccl_all_gather _nccl_all_reduce _nccl_broadcast _nccl_reduce _nccl_reduce_scat
 
 
 class _Runtime(SimpleNamespace):
-    """What `torch.cuda.cudart()` returns; a function of the driver that is not here is refused when it is called."""
+    """Result of `torch.cuda.cudart()`; functions of the runtime that are not here raise when called."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         if name.startswith("_"):

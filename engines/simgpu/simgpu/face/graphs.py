@@ -75,7 +75,7 @@ class _Recorder(composite.Mode):
 
 
 def _values(value: Any) -> Any:
-    """Return what holds the values of a tensor, also of those in lists; a device becomes the CPU."""
+    """Return the CPU tensor behind a tensor, also in lists; a device becomes the CPU."""
     if isinstance(value, list | tuple):
         return type(value)(map(_values, value)) if type(value) in (list, tuple) else value
     if isinstance(value, torch.device):
@@ -84,7 +84,7 @@ def _values(value: Any) -> Any:
 
 
 class Graph:
-    """What a program did on one simulated GPU between `capture_begin` and `capture_end`, as `torch.cuda.CUDAGraph`."""
+    """Work of one simulated GPU between `capture_begin` and `capture_end`, as `torch.cuda.CUDAGraph`."""
 
     def __init__(self, keep_graph: bool = False) -> None:
         self._recorder: _Recorder | None = None
@@ -99,7 +99,7 @@ class Graph:
         capture_error_mode: str = "global",
         check_input_liveness: bool = False,
     ) -> None:
-        """Let operators of this thread go into the graph from now on.
+        """Begin to capture the operators of this thread.
 
         Raises RuntimeError during another capture, and on the default stream.
         """
@@ -139,14 +139,14 @@ class Graph:
             raise
 
     def register_generator_state(self, generator: torch.Generator) -> None:
-        """Let a capture of this graph draw from a generator that is not the GPU's own."""
+        """Register a generator, other than the GPU's own, for draws in this graph."""
         self._generators.add(generator._cdata)
 
     def instantiate(self) -> None:
         """Do nothing: a simulated graph is ready once it is captured."""
 
     def replay(self) -> None:
-        """Do once more what was captured, on the same memory."""
+        """Repeat the captured work on the same memory."""
         if self._work is None:
             raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -159,7 +159,7 @@ class Graph:
         state.world.clock.replay(self._index, self._work)
 
     def reset(self) -> None:
-        """Forget what was captured, and let its memory go."""
+        """Drop the captured work and release its memory."""
         self._calls, self._work = [], None
 
     def pool(self) -> tuple[int, int]:
@@ -175,7 +175,7 @@ _capturing = _Capturing()
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.cuda` capture graphs on simulated GPUs."""
+    """Patch `torch.cuda` to capture graphs on simulated GPUs."""
     for owner in (torch.cuda, torch.cuda.graphs):
         put.put(
             owner, CUDAGraph=Graph, graph_pool_handle=lambda: (0, next(_numbers)),

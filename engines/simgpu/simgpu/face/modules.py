@@ -15,7 +15,7 @@ from simgpu.ground.torch_internals import TORCH
 
 
 def replace(put: Replacements) -> None:
-    """Let a `TransformerEncoder` go without nested tensors, and refuse to write a TorchScript module to a file."""
+    """Patch `TransformerEncoder` to avoid nested tensors, and refuse to save a TorchScript module."""
     put.put(nn.TransformerEncoder, forward=_without_nested_tensors(nn.TransformerEncoder.forward))
     put.put(torch.jit, load=_by_way_of_the_cpu(torch.jit.load))
     for script in (TORCH.jit.RecursiveScriptModule, torch.jit.ScriptModule):  # what is traced is of the second alone
@@ -55,7 +55,7 @@ def _by_way_of_the_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _from_the_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return what writes a TorchScript module; C++ would read memory that tensors of a simulated GPU have not."""
+    """Return the writer of TorchScript modules; C++ would read memory that simulated tensors lack."""
 
     @functools.wraps(plain)
     def write(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -64,7 +64,7 @@ class Events:
         self._numbers, self._orders = itertools.count(1), itertools.count(1)
 
     def functions(self) -> dict[str, Any]:
-        """Return what stands in for the functions of C++."""
+        """Return stand-ins for the functions of C++."""
         known = self._known
         return {
             "_mps_acquireEvent": self._acquire,
@@ -96,19 +96,19 @@ class Events:
 
 
 class Memory:
-    """What one GPU may allocate: a share of what Metal recommends, as `set_per_process_memory_fraction` says."""
+    """Memory limit of the GPU: a share of Metal's recommendation, set by `set_per_process_memory_fraction`."""
 
     def __init__(self, recommended_bytes: int) -> None:
         self.recommended_bytes = recommended_bytes
 
     def set_fraction(self, fraction: float) -> None:
-        """Let at most this share of the recommended bytes be allocated; 0 is no limit."""
+        """Limit allocation to this share of the recommended bytes; 0 is no limit."""
         gpu = state.world.memory.gpus[0]
         gpu.capacity_bytes = round(fraction * self.recommended_bytes) if fraction else 2**62
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.mps`, and what else asks whether there is MPS, answer for one simulated GPU."""
+    """Patch `torch.mps`, and whatever asks whether there is MPS, to answer for one simulated GPU."""
     gpu = state.world.memory.gpus[0]
     generator, memory = DefaultGenerator(0), Memory(int(gpu.capacity_bytes / WATERMARK))
     wished = os.environ.get("PYTORCH_MPS_HIGH_WATERMARK_RATIO")
@@ -145,7 +145,7 @@ def replace(put: Replacements) -> None:
 
 
 def _forget_answers() -> None:
-    """Let PyTorch ask again what it remembers of this machine."""
+    """Clear PyTorch's cached answers about this machine."""
     mps: Any = torch.backends.mps
     for name in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
         clear = getattr(getattr(mps, name), "cache_clear", None)

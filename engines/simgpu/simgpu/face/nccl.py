@@ -26,14 +26,14 @@ _kept: list[torch.library.Library] = []  # keeps the registrations alive
 
 
 class Rules:
-    """What a group of ranks that was asked for as NCCL's refuses; `takes_cpu` where gloo stands beside it."""
+    """Refusals of a group that was asked for as NCCL's; `takes_cpu` where gloo stands beside it."""
 
     def __init__(self, takes_cpu: bool) -> None:
         self.takes_cpu = takes_cpu
         self._met = False  # whether the ranks have told each other on which GPU they are
 
     def check(self, func: Operator, args: Args, group: dist.ProcessGroup, index: int) -> None:
-        """Raise what NCCL raises for a call with tensors of GPU `index`; the first collective compares the GPUs."""
+        """Raise NCCL's errors for a call with tensors of GPU `index`; the first collective compares the GPUs."""
         name, within = func._overloadpacket.__name__, func.namespace == "c10d"
         for tensor in _own_tensors(args):
             if tensor.dtype in _LACKS:
@@ -59,7 +59,7 @@ def _is_contiguous(tensor: torch.Tensor) -> bool:
 
 
 def _compare_gpus(group: dist.ProcessGroup, index: int) -> None:
-    """Let the ranks of a group tell each other on which GPU they are. Raises where two are on the same."""
+    """Exchange the GPUs of a group's ranks. Raises where two share one."""
     mine = torch.tensor([_machine(), _physical(index)])
     gpus = [torch.zeros_like(mine) for _ in range(group.size())]
     with communication.carrying():
@@ -89,7 +89,7 @@ def _physical(index: int) -> int:
 
 
 def refuse_the_cpu() -> None:
-    """Let operations between ranks refuse a tensor of the CPU in a group of NCCL alone, once a process.
+    """Patch collectives to refuse CPU tensors in a group of NCCL alone, once a process.
 
     C++ asks for the kernels of c10d by the tensor's device: those for the CPU look at the group first.
     """
@@ -122,6 +122,6 @@ def _has_gpus(group: dist.ProcessGroup | None) -> bool:
 
 
 def device_of_objects(plain: Callable[..., str], group: Any = None) -> str:
-    """Return on what device PyTorch sends pickled objects: in a group of NCCL alone on the GPU."""
+    """Return the device of pickled objects: the GPU in a group of NCCL alone."""
     rules = communication.rules_of(group or dist.group.WORLD)
     return "cuda" if isinstance(rules, Rules) and not rules.takes_cpu else plain(group)

@@ -69,7 +69,7 @@ class NVMLError_Uninitialized(NVMLError):
 
 
 def replace(put: Replacements) -> None:
-    """Let programs and `torch.cuda` find this module as `pynvml`."""
+    """Install this module as `pynvml` for programs and `torch.cuda`."""
     here = sys.modules[__name__]
     put.put_item(sys.modules, "pynvml", here)
     put.put(torch.cuda, _HAS_PYNVML=True, pynvml=here, _get_nvml_device_index=state.device_of)
@@ -124,7 +124,7 @@ def nvmlDeviceGetCount() -> int:
 
 
 def nvmlDeviceGetHandleByIndex(index: int) -> Any:
-    """Return what the other functions are given for GPU `index`."""
+    """Return the handle of GPU `index`."""
     if not 0 <= int(index) < nvmlDeviceGetCount():
         raise NVMLError_InvalidArgument(
             f"there is no GPU {index}: the simulated ones are 0 to {nvmlDeviceGetCount() - 1}"
@@ -156,7 +156,7 @@ def nvmlDeviceGetName(handle: Any) -> str:
 
 
 def nvmlDeviceGetUUID(handle: Any) -> str:
-    """Return what tells a GPU from others."""
+    """Return the unique identifier of a GPU."""
     return f"GPU-{properties.of(handle.index).uuid}"
 
 

@@ -9,7 +9,7 @@ KINDS = ("cuda", "mps", "xpu")
 
 
 def parser(usage: str | None = None) -> argparse.ArgumentParser:
-    """Return what reads the options of `simgpu.cuda` from a command line."""
+    """Return a parser for the options of `simgpu.cuda`."""
     options = argparse.ArgumentParser("python -m simgpu", usage=usage, description=_WHAT, allow_abbrev=False)
     add = options.add_argument
     add("--kind", default="cuda", choices=KINDS, help="what the program calls a GPU (default: %(default)s)")

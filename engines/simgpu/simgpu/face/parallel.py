@@ -9,7 +9,7 @@ from simgpu.ground.torch_internals import TORCH
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.nn.parallel` find them."""
+    """Install them in `torch.nn.parallel`."""
     put.put(
         torch._C, _scatter=_scatter, _gather=_gather, _broadcast=_broadcast, _broadcast_coalesced=_broadcast_coalesced,
     )  # fmt: skip

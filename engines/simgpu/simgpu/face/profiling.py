@@ -25,7 +25,7 @@ _COPIES = {"H2D": "Memcpy HtoD (Host -> Device)", "D2H": "Memcpy DtoH (Device ->
 
 
 def replace(put: Replacements) -> None:
-    """Let profilers that are made from now on see the kernels of simulated GPUs."""
+    """Patch new profilers to record the kernels of simulated GPUs."""
     profile = torch.autograd.profiler.profile
     changed = {
         "__init__": _make, "_start_trace": _start, "__exit__": _end, "_parse_kineto_results": _parse,

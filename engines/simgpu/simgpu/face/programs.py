@@ -23,7 +23,7 @@ _INTERRUPTED = 130  # the exit status of shells
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what the command line says, with a face on. Its errors and its exit status are the program's own."""
+    """Run the program of the command line with a face on; errors and exit status are the program's own."""
     reads = options.parser(_USAGE)
     reads.add_argument("--keep-going", action="store_true", help="run a notebook's other cells after one that fails")
     reads.add_argument("-m", dest="package", nargs=argparse.REMAINDER, help="run a package or module by its name")
@@ -107,7 +107,7 @@ def _run_in(program: Callable[[command_line.Session], None], wished: command_lin
 
 
 def _show_only_program(error: BaseException) -> None:
-    """Leave out of an error's traceback what stands in simgpu, and `runpy` above the program.
+    """Strip an error's traceback of frames of simgpu, and of `runpy` above the program.
 
     So do those that it came from. The message of a program that Python cannot read names the line, and needs no more.
     """

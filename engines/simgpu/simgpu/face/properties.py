@@ -10,7 +10,7 @@ from simgpu.machine.gpus import GPU
 
 @dataclass(frozen=True)
 class Properties:
-    """What `torch.cuda.get_device_properties` returns; an attribute that no data sheet tells raises AttributeError."""
+    """Result of `torch.cuda.get_device_properties`; AttributeError for what no data sheet states."""
 
     name: str
     major: int

@@ -20,7 +20,7 @@ _named: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()  # g
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.distributed` make groups over simulated GPUs; `get_backend` says what was asked for."""
+    """Patch `torch.distributed` to make groups over simulated GPUs; `get_backend` returns the requested one."""
     if not dist.is_available():
         return
     c10d = dist.distributed_c10d
@@ -116,7 +116,7 @@ def _check_device(device_id: torch.device | int | None) -> None:
 
 
 def _name_group(group: Any, backend: str | None) -> None:
-    """Remember what a program asked for, and let a group of NCCL's refuse what NCCL refuses."""
+    """Record the backend that a program asked for, with NCCL's refusals where it is NCCL."""
     named = "" if backend is None else str(backend).lower()
     _named[group] = named
     if named and "nccl" not in named:

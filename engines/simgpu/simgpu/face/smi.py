@@ -20,7 +20,7 @@ VARIABLE = "SIMGPU_SMI"
 
 
 def replace(put: Replacements) -> None:
-    """Let processes that are started from now on find `nvidia-smi`."""
+    """Put `nvidia-smi` on the PATH of child processes."""
     if os.name != "posix":
         return
     folder = str(Path(__file__).parent / "start" / "bin")
@@ -32,7 +32,7 @@ def replace(put: Replacements) -> None:
 
 
 def _facts() -> str:
-    """Return what `nvidia-smi` may be asked of each GPU, sizes in MiB."""
+    """Return the fields that `nvidia-smi` answers for each GPU, sizes in MiB."""
     spec, rows = state.world.clock.machine.gpu, []
     for index in range(len(state.world.memory.gpus)):
         handle, known = nvml.nvmlDeviceGetHandleByIndex(index), properties.of(index)

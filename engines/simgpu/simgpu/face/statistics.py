@@ -28,7 +28,7 @@ def nested(index: int) -> dict[str, Any]:
 
 
 def reset_sums(index: int) -> None:
-    """Let the sums of all that came and went start from zero, as `torch.cuda.reset_accumulated_memory_stats` does."""
+    """Reset the accumulated sums, as `torch.cuda.reset_accumulated_memory_stats` does."""
     gpu = state.world.memory.gpus[index]
     state.world.memory.bury()
     if gpu.cache is not None:

@@ -108,12 +108,12 @@ class Face:
         self._races.start()
 
     def _tell_report(self, race: races.Race) -> None:
-        """Let a race be a row of the report, where one is asked for."""
+        """Add a race to the report, where one is asked for."""
         if self.session is not None:
             self.session.raced(race.second, race.text)
 
     def report(self, price: float | None = None, steps: int | None = None) -> "current.Report":
-        """Return what the program did so far; see `simgpu.report`. Raises RuntimeError without `record=True`."""
+        """Return the report of the program so far; see `simgpu.report`. Raises RuntimeError without `record=True`."""
         if self.session is None:
             raise RuntimeError(f"nothing was recorded: a report needs simgpu.{device_kind.kind}(record=True)")
         return self.session.report(price, steps)
@@ -156,7 +156,7 @@ def cuda(
     compiled: bool = False,
     progress: TextIO | None = None,
 ) -> Face:
-    """Let programs that say `cuda` run on simulated GPUs, from now on or, as a context, until its end.
+    """Run programs that say `cuda` on simulated GPUs, from now on or, as a context, until its end.
 
     Tensors on them are on `cuda:0`, `torch.cuda` answers, autocast, streams, checkpoints and messages of errors say
     cuda. `gpu` names a row of `simgpu.gpus`; `gpus` is their number, which is that of the first call in the process
@@ -181,7 +181,7 @@ def cuda(
 
 
 def mps(gpu: str = "Apple M1", *, memory: str | int | None = None, **options: Any) -> Face:
-    """Let programs that say `mps` run on one simulated GPU, as `cuda` does for those that say `cuda`.
+    """Run programs that say `mps` on one simulated GPU, as `cuda` does for those that say `cuda`.
 
     Tensors are on `mps:0`, `torch.mps` and `torch.backends.mps` answer, and formats, operators, memory, autocast,
     events and errors are those of a Mac's GPU with PyTorch 2.13. `memory` is what may be allocated, 1.7 times what
@@ -195,7 +195,7 @@ def mps(gpu: str = "Apple M1", *, memory: str | int | None = None, **options: An
 def xpu(
     gpu: str = "T4", *, gpus: int | None = None, memory: str | int | None = None, fp64: bool = True, **options: Any
 ) -> Face:
-    """Let programs that say `xpu` run on simulated GPUs, as `cuda` does for those that say `cuda`.
+    """Run programs that say `xpu` on simulated GPUs, as `cuda` does for those that say `cuda`.
 
     Tensors are on `xpu:0`, and `torch.xpu` answers. Without `fp64` no kernel computes with float64, as on Arc's A
     series; with it all do, as on Data Center Max and Arc's B series. A GPU of the table stands for Intel's: its times

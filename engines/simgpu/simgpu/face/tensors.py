@@ -41,7 +41,7 @@ def lead(device: Any) -> Any:
 
 
 def register_kernels() -> None:
-    """Let factories and autocast know a kind, once a process; without the face they say what they said before."""
+    """Register a kind with factories and autocast, once a process; without the face nothing changes."""
     kind = device_kind.current
     if kind.name in _kept:
         return

@@ -15,7 +15,7 @@ _level = _OFF
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.cuda` set and say the mode, which is off afterwards."""
+    """Patch `torch.cuda` to set and return the mode, which is off afterwards."""
     put.put(torch._C, _cuda_set_sync_debug_mode=_set, _cuda_get_sync_debug_mode=lambda: _level)
     put.call(_set, _OFF)
 

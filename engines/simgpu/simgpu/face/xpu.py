@@ -42,7 +42,7 @@ class Event(torch_sim.Event):
 
 
 def replace(put: Replacements) -> None:
-    """Let `torch.xpu`, and what else asks whether there is XPU, answer for the simulated GPUs."""
+    """Patch `torch.xpu`, and whatever asks whether there is XPU, to answer for the simulated GPUs."""
     count = len(state.world.memory.gpus)
     begun, xpu = Beginning(put, torch.xpu), torch.xpu
     put.put(torch._C, _has_xpu=True, **_functions(count, begun))
@@ -67,7 +67,7 @@ def replace(put: Replacements) -> None:
 
 
 def _functions(count: int, begun: Beginning) -> dict[str, Any]:
-    """Return what stands in for the functions of C++."""
+    """Return stand-ins for the functions of C++."""
 
     def counted() -> int:
         begun.ask()
@@ -98,7 +98,7 @@ def _functions(count: int, begun: Beginning) -> dict[str, Any]:
 
 
 def _properties(index: Device) -> SimpleNamespace:
-    """Return what `torch.xpu.get_device_properties` does of a GPU."""
+    """Return the properties of a GPU, as `torch.xpu.get_device_properties` does."""
     spec, number = state.world.clock.machine.gpu, state.device_of(index)
     halves = "bf16" in spec.peak_tflops
     units = spec.multiprocessors or 0

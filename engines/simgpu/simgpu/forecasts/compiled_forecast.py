@@ -35,7 +35,7 @@ class Compiler:
         self._known: dict[Any, Compiled] = {}
 
     def compile(self, model: nn.Module) -> None:
-        """Let `model` be a compiled one from now on."""
+        """Treat `model` as compiled from now on."""
         run = model.forward
 
         def forward(*args: Any, **kwargs: Any) -> Any:

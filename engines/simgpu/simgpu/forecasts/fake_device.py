@@ -140,13 +140,13 @@ def _optimizer(
 
 
 def _is_fake(tensor: torch.Tensor | None) -> bool:
-    """Return whether a tensor, or what this rank has of a DTensor, is fake."""
+    """Return whether a tensor, or this rank's part of a DTensor, is fake."""
     return isinstance(getattr(tensor, "_local_tensor", tensor), FakeTensor)
 
 
 @contextmanager
 def _clear_errors() -> Generator[None]:
-    """Say in the own words what fake tensors cannot do."""
+    """Explain the limits of fake tensors in place of PyTorch's error."""
     try:
         yield
     except (DataDependentOutputException, DynamicOutputShapeException) as error:

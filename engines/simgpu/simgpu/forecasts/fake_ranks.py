@@ -40,7 +40,7 @@ class Rank:
         return 0, next(self._numbers)
 
     def hold(self, after: int) -> None:
-        """Let what comes next in the current stream wait for the end of an operation."""
+        """Make the current stream wait for the end of an operation."""
         self.log.hold(self.recorder.stream, after)
 
     @contextmanager
@@ -54,7 +54,7 @@ class Rank:
             self.current, self.recorder.stream = before, before.key  # pyright: ignore[reportAttributeAccessIssue]
 
     def talk(self, func: Operator, args: Args, result: Any) -> Any:
-        """Note a message and who waits for it; return what its operator gave, with a handle that notes the wait."""
+        """Record a message and its waiter; return the operator's result with a handle that records the wait."""
         if func._overloadpacket.__name__ == "wait_tensor":
             if (number := self._arrivals.pop(args[0].untyped_storage()._cdata, None)) is not None:
                 self.hold(number)
@@ -76,7 +76,7 @@ class Rank:
         return self.log.message(self.recorder.stream, (group.group_name,), *names, nbytes, most_bytes, ranks)
 
     def leave(self) -> None:
-        """Let go of the handles that nobody waited for."""
+        """Release the handles without a waiter."""
         for work in self._works:
             work.forget()
 

@@ -93,7 +93,7 @@ def forecast(
 
 
 class Forecast:
-    """What a program would take: `memory`, and the time `on` a GPU."""
+    """Forecast of a program: `memory`, and the time `on` a GPU."""
 
     def __init__(self, run: Callable[..., "_FakeRun"], ranks: int | None, device: torch.device | None) -> None:
         self._program, self._ranks, self._device = run, ranks, device
@@ -127,7 +127,7 @@ class Forecast:
         host: str | Host | None = None,
         costs: Costs | None = None,
     ) -> TimeForecast:
-        """Return what one step would take on the GPU `spec`, a row of `gpus`; of several ranks, on a `cluster`.
+        """Return the time of one step on the GPU `spec`, a row of `gpus`; of several ranks, on a `cluster`.
 
         On a cluster, messages take the time of the links, beside computation where the program's streams let them.
         `host` is a row of `hosts`, its name, or a `simgpu.Host`; None is the cluster's, or the default. `costs` are the
@@ -176,7 +176,7 @@ class Forecast:
 
 
 class CompiledForecast(Forecast):
-    """What a program would take with its model compiled; `eager` is the forecast without, `found` the kernels."""
+    """Forecast of a program with its model compiled; `eager` is the one without, `found` the kernels."""
 
     def __init__(self, eager: Forecast, run: Callable[..., "_FakeRun"]) -> None:
         super().__init__(run, None, None)
@@ -196,7 +196,7 @@ class CompiledForecast(Forecast):
 
 @dataclass(frozen=True)
 class _FakeRun:
-    """What one run of a program gave: its memory, and of the last step what it asked of a GPU.
+    """Record of one run of a program: its memory, and the GPU work of the last step.
 
     `compiled`: what PyTorch's compiler made of the calls of its model in that step, where it was compiled.
     """

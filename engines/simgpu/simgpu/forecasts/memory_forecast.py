@@ -17,7 +17,7 @@ from simgpu.ground.units import bytes_text
 
 @dataclass(frozen=True, repr=False)
 class MemoryForecast(tables.Table):
-    """What the steps of a program would have alive, by PyTorch's own functions of shapes.
+    """Live bytes of a program's steps, by PyTorch's own shape functions.
 
     - `peak_bytes`: the most bytes alive at once; `parts`: whose they are then (they sum to the peak); `peak_moment`:
       when;
@@ -93,6 +93,6 @@ class FakeLedger(Ledger):
         self.sample(func)
 
     def forecast(self, device: torch.device | None) -> MemoryForecast:
-        """Return what was counted, for `device`."""
+        """Return the counted memory of `device`."""
         largest = Parts.of(self.most_of)
         return MemoryForecast(device, self.peak_bytes, self.peak, largest, self.parameters, tuple(self.samples))

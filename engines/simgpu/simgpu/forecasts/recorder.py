@@ -24,7 +24,7 @@ class Recorder(OperatorLog):
 
     @contextmanager
     def optimizers(self) -> Generator[None]:
-        """Inside, what optimizers of this thread do in `step` is noted as their step, and who they are."""
+        """Record the steps of this thread's optimizers, and the optimizers, in the block."""
         thread = threading.get_ident()
 
         def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

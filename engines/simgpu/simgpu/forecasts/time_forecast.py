@@ -26,7 +26,7 @@ BOUNDS = ("compute", "power", "bandwidth", "latency")
 
 @dataclass(frozen=True)
 class Share:
-    """What part of a step one kernel, or one kind of kernels, has.
+    """Share of a step that one kernel, or one kind of kernels, takes.
 
     `by_bound` are its seconds by what bounds them, compute, power (the card's watts hold arithmetic back), bandwidth or
     latency, or "not modelled" (only their reading and writing is counted); `bound` is the one with most of them.
@@ -53,7 +53,7 @@ class Share:
 
 @dataclass(frozen=True, repr=False)
 class TimeForecast(tables.Table):
-    """What one step would take on a GPU, in seconds of the simulated clock.
+    """Time of one step on a GPU, in seconds of the simulated clock.
 
     - `total_s`: from the first launch until the GPU is done; `busy_s`: how long the GPU works in it; `host_s`: how
       long the host launches, `host_by_class`: for what; `message_s`: how long messages between ranks take;
@@ -82,7 +82,7 @@ class TimeForecast(tables.Table):
 
     @classmethod
     def of(cls, basis: Basis) -> "TimeForecast":
-        """Return what the last step of a program takes, on the GPU of `basis` that computes most."""
+        """Return the time of a program's last step, on the GPU of `basis` that computes most."""
         timeline = Timeline.of(play(basis.events, basis.machine, basis.gpus), basis.last - 1, basis.last)
         row = max(timeline.rows, key=timeline.busy_ms)
         records = tuple(record for record in timeline.records if record.row in ("host", row))
@@ -116,7 +116,7 @@ class TimeForecast(tables.Table):
         fused: bool = False, foreach: bool = False, pinned: bool = False, compiled: bool | str = False,
         host: str | Host | None = None, price: float | None = None, steps: int | None = None,
     ) -> Option:  # fmt: skip
-        """Return what the same step would take with another GPU, several, or another setting; all may be combined.
+        """Return the time of the same step with another GPU, several, or another setting; all combine.
 
         The settings, what they take for granted and what they raise are those of `Report.what_if`. `on(…)` says more of
         another GPU; here its name can be combined with the settings.
@@ -143,7 +143,7 @@ class TimeForecast(tables.Table):
 
     @property
     def busy_s(self) -> float:
-        """How long the GPU works, in seconds."""
+        """Busy time of the GPU, in seconds."""
         return sum(record.duration_ns for record in self.kernels) / 1e9
 
     @property

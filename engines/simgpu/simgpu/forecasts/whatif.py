@@ -36,7 +36,7 @@ _BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at
 
 @dataclass(frozen=True)
 class Optimizer:
-    """What is known of an optimizer after its step: its class, and the bytes of the gradients that it found.
+    """Record of an optimizer's step: its class, and the bytes of its gradients.
 
     `fused_bytes` is what one kernel would read and write that does the whole step: gradients once, parameters and
     states twice.
@@ -56,7 +56,7 @@ class Optimizer:
 
 @dataclass(frozen=True)
 class Basis:
-    """What the options are computed from: the events of a program, which of its steps count, and its memory."""
+    """Basis of the options: the events of a program, its counted steps, and its memory."""
 
     machine: Machine
     gpus: int
@@ -158,7 +158,7 @@ def what_if(
 
 
 def options(ask: Callable[..., Option], own: str) -> list[Option]:
-    """Return what a report shows: the run itself, each setting alone, and other GPUs."""
+    """Return the rows of a report: the run itself, each setting alone, and other GPUs."""
     settings = ({}, {"batch": 2}, {"batch": 0.5}, {"amp": True}, {"fused": True}, {"pinned": True}, {"compiled": True})
     answers = [ask(**setting) for setting in settings]
     answers += [ask(gpu=name) for name in OTHERS if name != own]
@@ -252,7 +252,7 @@ def _is_narrow(basis: Basis) -> bool:
 
 
 def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
-    """Let products compute in 16 bits. Each is preceded by a cast, of all the weights together in a forward pass."""
+    """Compute products in 16 bits. Each follows a cast, of all the weights together in a forward pass."""
     if _is_narrow(basis):
         return list(events)
     wide = [event for event in events if _is_product(event) and event.cost.rate in ("fp32", "tf32")]
@@ -280,7 +280,7 @@ def _fused_text(basis: Basis) -> str:
 
 
 def _with_fused(events: Sequence[Event], basis: Basis) -> list[Event]:
-    """Let one kernel do all that the kernels of an optimizer's step do."""
+    """Merge the kernels of an optimizer's step into one."""
     if basis.optimizer.name not in _FUSED or _is_fused(basis):
         return list(events)
     nbytes = basis.optimizer.fused_bytes
@@ -309,7 +309,7 @@ def _foreach_text(basis: Basis) -> str:
 
 
 def _with_foreach(events: Sequence[Event]) -> list[Event]:
-    """Let operators of one name in an optimizer's step be one, which goes through all their tensors."""
+    """Merge operators of one name in an optimizer's step into one over all their tensors."""
     changed: list[Event] = []
     for of_step, group in groupby(events, _is_of_step):
         run = list(group)
@@ -335,7 +335,7 @@ def _joined(name: str, same: list[Kernel]) -> Kernel:
 
 # ---- copies -----------------------------------------------------------------------------------------------------
 def _with_pinned(events: Sequence[Event]) -> list[Event]:
-    """Let copies to the GPU come from pinned memory, and nobody wait for them."""
+    """Make copies to the GPU come from pinned memory, without a wait."""
     copies = {event.number for event in events if _is_to_gpu(event)}
     changed: list[Event] = []
     for event in events:
@@ -351,7 +351,7 @@ def _is_to_gpu(event: Event) -> TypeGuard[Copy]:
 
 # ---- launches ---------------------------------------------------------------------------------------------------
 def _with_graphs(events: Sequence[Event]) -> list[Event]:
-    """Let kernels that follow one another in a stream and phase be launched at once."""
+    """Launch kernels that follow one another in a stream and phase at once."""
     changed: list[Event] = []
     for (_, stream, phase), group in groupby(events, _launched_with):
         run = list(group)
@@ -366,7 +366,7 @@ def _with_graphs(events: Sequence[Event]) -> list[Event]:
 
 
 def _with_bare_launches(events: Sequence[Event]) -> list[Event]:
-    """Let each kernel be launched without an operator around it, and those of a phase be one compiled graph."""
+    """Launch each kernel without an operator around it, those of a phase as one compiled graph."""
     changed: list[Event] = []
     for (of_kernels, *_), group in groupby(events, _launched_with):
         run = [_bare(event) if isinstance(event, Kernel) else event for event in group]
@@ -384,7 +384,7 @@ def _launched_with(event: Event) -> tuple[bool, tuple[int, int], str]:
 
 # ---- ranks ------------------------------------------------------------------------------------------------------
 def _with_ranks(events: Sequence[Event], basis: Basis, ranks: int) -> list[Event]:
-    """Let buckets of gradients be summed among ranks, each after its part of the kernels of a backward pass."""
+    """Sum buckets of gradients among ranks, each after its part of the backward pass."""
     total = basis.optimizer.gradient_bytes
     step: list[Event] = []
     changed: list[Event] = []

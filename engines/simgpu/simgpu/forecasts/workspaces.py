@@ -15,7 +15,7 @@ _ATEN = torch.ops.aten
 
 
 def added(func: Operator, args: Args, result: Any, mode_of_tensors: FakeTensorMode) -> Any:
-    """Return what an operator returned for tensors of a fake mode, with the memory that it lacks.
+    """Return an operator's result for tensors of a fake mode, with its missing workspace memory.
 
     That is the reserve of a recurrent layer, and the loss of each element, which some losses keep behind their mean.
     """

@@ -40,7 +40,7 @@ _PROMOTE = """addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_p
 
 
 def register_rules(library: torch.library.Library, kind: str) -> None:
-    """Let `torch.autocast(kind)` cast by CUDA's lists, or what `kind` has of them, as long as `library` lives."""
+    """Register CUDA's autocast lists, or those of `kind`, for `torch.autocast(kind)` while `library` lives."""
     registered = torch._C._dispatch_get_registrations_for_dispatch_key(_KEYS[kind]) if kind in ("mps", "xpu") else ()
     if kind == "cpu":  # the CPU's own list has it; CUDA casts what it is made of
         library.impl("cross_entropy_loss", torch.library.fallthrough_kernel, _KEYS[kind], allow_override=True)
@@ -64,7 +64,7 @@ def operator_of(name: str) -> Operator:
 
 
 def see_wrapped_tensors(kind: str) -> None:
-    """Let this thread's operators ask for autocast's rules whatever their tensors are, while autocast is on.
+    """Apply autocast's rules to this thread's operators on any tensors, while autocast is on.
 
     `torch.func` wraps tensors, and a wrapper has no key of autocast here: C++ derives it from the device. Without it an
     operator would be cast below `grad`, whose backward pass then knows nothing of the cast.

@@ -40,7 +40,7 @@ def accepts(x: torch.Tensor, capability: tuple[int, int] | None = None) -> bool:
 
 
 def layer(name: str, packed: bool, args: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-    """Return what the layer `name`, such as "gru", returns for the arguments of ATen's operator: by one call of cuDNN.
+    """Run the layer `name`, such as "gru", with the arguments of ATen's operator, as one call of cuDNN.
 
     `packed` tells the overload for a packed sequence from that for a batch of shape (time, batch, features), or
     (batch, time, features) where the last argument says so.
@@ -92,7 +92,7 @@ def _computed(
     x: torch.Tensor, weights: Sequence[torch.Tensor], by_layer: int, hx: torch.Tensor, cx: torch.Tensor | None,
     mode: int, projection: int, options: tuple[int, float, bool, bool, list[int]],
 ) -> list[torch.Tensor]:  # fmt: skip
-    """Return what the CPU's layer gives: the output, the last hidden states, and an LSTM's last cell states."""
+    """Run the CPU's layer: the output, the last hidden states, and an LSTM's last cell states."""
     layers, dropout, train, bidirectional, batch_sizes = options
     wide = torch.float32 if x.dtype in (torch.float16, torch.bfloat16) else x.dtype
     states = [one.to(wide) for one in (hx, cx) if one is not None]

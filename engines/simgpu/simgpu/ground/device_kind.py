@@ -72,7 +72,7 @@ limits = False  # whether any format or number of dimensions is refused: asked f
 
 
 def show(new: Kind) -> None:
-    """Let tensors on simulated GPUs be of a kind from now on."""
+    """Set the kind of tensors on simulated GPUs."""
     global kind, current, limits
     kind, current = new.name, new
     limits = bool(new.no_tensors or new.no_kernels or new.dimensions)

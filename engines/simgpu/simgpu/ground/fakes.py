@@ -28,7 +28,7 @@ def replace(
     put: Replacements, kind: Callable[[], str] = lambda: device_kind.kind,
     is_gpu: Callable[[torch.device], bool] = device_kind.is_ours,
 ) -> None:  # fmt: skip
-    """Let fake tensors be on simulated GPUs, or on CUDA's.
+    """Patch fake tensors to be on simulated GPUs, or on CUDA's.
 
     `kind()` is the type of device that C++ means by `meta`; `is_gpu` says whether a tensor that C++ made is on it.
     """

@@ -44,7 +44,7 @@ def is_lowering() -> bool:
 
 @contextmanager
 def uncompiled() -> Generator[None]:
-    """Inside, PyTorch's compiler compiles nothing of what runs, also below a compiled function."""
+    """Suspend PyTorch's compiler in the block, also below a compiled function."""
     if "torch._dynamo" not in sys.modules:
         yield
         return
@@ -197,7 +197,7 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
 
 
 def _getting(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a number of which only the format is known be a constant of the kernels that use it.
+    """Treat a number with a known format alone as a constant of its kernels.
 
     Since PyTorch 2.15 C++ makes `torch.tensor(2.0, device=...)` on its device, here `meta`, and the number is lost.
     """
@@ -219,7 +219,7 @@ def _has_gpu() -> bool:
 
 
 def _register_autocast() -> None:
-    """Let autocast cast fake CUDA tensors, which PyTorch's own rules, written in C++, do not take for CUDA's."""
+    """Apply autocast to fake CUDA tensors, which PyTorch's C++ rules do not recognise."""
     if not _kept:
         library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():  # PyTorch's rules are overridden
@@ -373,7 +373,7 @@ def _line(origin: torch.fx.Node) -> str:
 
 
 def _library_call(node: Any, origins: Sequence[torch.fx.Node]) -> Call | None:
-    """Return what an extern kernel calls: the operator of the graph, its tensors laid out as Inductor decided."""
+    """Return the call of an extern kernel: the graph's operator, its tensors laid out by Inductor."""
     wanted = getattr(node, "op_overload", None)
     calls = [one for one in origins if isinstance(one.target, torch._ops.OpOverload)]
     mine = node.get_origin_node() if hasattr(node, "get_origin_node") else None

@@ -25,7 +25,7 @@ def in_backward() -> bool:
 
 
 def new_node() -> str:
-    """Return what has begun since the last call in this thread: "node", "accumulate" for a parameter's, or ""."""
+    """Return the kind of node begun since the last call in this thread: "node", "accumulate", or ""."""
     backward = current_pass()
     if backward == NO_PASS:
         return ""

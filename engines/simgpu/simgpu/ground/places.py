@@ -85,7 +85,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def phase(stepping: bool = False, closure: bool = False) -> str:
-    """Return what the program is doing: "forward", "backward", "recomputation" or "optimizer step".
+    """Return the phase of the program: "forward", "backward", "recomputation" or "optimizer step".
 
     `stepping`: an optimizer's step runs; `closure`: it was given a function that does forward and backward passes.
     """

@@ -22,7 +22,7 @@ class Meter:
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """Inside, Python looks for no garbage: what makes many objects that all stay pays for each search."""
+    """Suspend garbage collection in the block, where many objects are made that all stay."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -25,7 +25,7 @@ def register(library: torch.library.Library) -> None:
 
 
 def run(name: str, args: Sequence[Any], capability: tuple[int, int] | None = None) -> Any:
-    """Return what the operator `name` of `NAMES` returns, computed as on a GPU of this compute capability."""
+    """Run the operator `name` of `NAMES` as on a GPU of this compute capability."""
     layer, _, overload = name.partition(".")
     if not overload:
         return _CELLS[layer.removesuffix("_cell")](*args)
@@ -39,5 +39,5 @@ def run(name: str, args: Sequence[Any], capability: tuple[int, int] | None = Non
 
 
 def composite(name: str, args: Sequence[Any]) -> Any:
-    """Return what PyTorch's own composite of the operator returns."""
+    """Run PyTorch's own composite of the operator."""
     return operator_of(name)._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args)

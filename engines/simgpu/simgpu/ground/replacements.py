@@ -15,7 +15,7 @@ class Replacements:
         self._back = ExitStack()  # what puts each back; the last change comes first
 
     def put(self, owner: Any, **values: Any) -> None:
-        """Give `owner` these attributes, and remember what stood there itself (not what it inherits)."""
+        """Set these attributes of `owner`, and keep its own old ones (not inherited ones)."""
         self.keep(owner, *values)
         for name, value in values.items():
             setattr(owner, name, value)

@@ -22,7 +22,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank has of a DTensor, or of the result of a collective, else the tensor itself."""
+    """Return this rank's part of a DTensor or of a collective's result, else the tensor itself."""
     for name in ("_local_tensor", "elem"):
         tensor = getattr(tensor, name, tensor)
     return tensor

@@ -98,7 +98,7 @@ class Cluster:
 
     @property
     def _inside_gbps(self) -> float:
-        """What a GPU can send to others of its machine."""
+        """Bandwidth of a GPU to others of its machine."""
         row = gpus.get(self.gpu)
         if self._inside == "PCIe":
             return (row.bus_gbps or 0) * _PCIE_SHARE
@@ -106,7 +106,7 @@ class Cluster:
 
     @property
     def _adapter_gbps(self) -> float:
-        """What a GPU can send to other machines by its own adapter, or by its share of one for the whole machine."""
+        """Bandwidth of a GPU to other machines, by its own adapter or its share of the machine's."""
         link = self.between if isinstance(self.between, Link) else LINKS[self.between]
         return link.gbps * _NET_SHARE / (self.per_machine if link.a_machine else 1)
 

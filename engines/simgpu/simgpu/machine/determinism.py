@@ -26,7 +26,7 @@ _ASK = (
 
 
 class Alert(NamedTuple):
-    """How PyTorch calls an operator in its message, and whether a call is one of those without a deterministic way."""
+    """PyTorch's name for an operator in its message, and the calls of it without a deterministic kernel."""
 
     name: str
     holds: _Rule = lambda call: True
@@ -52,7 +52,7 @@ def without_cudnn(call: Call) -> bool:
 
 @contextmanager
 def told(alert: Alert, call: Call) -> Generator[None]:
-    """Say that a call has no deterministic way, where that is so; inside, its kernel for the CPU does not say it again.
+    """Raise or warn for a call without a deterministic kernel; in the block the CPU's kernel stays silent.
 
     Raises RuntimeError in PyTorch's words, or warns where the program set `warn_only=True`.
     """

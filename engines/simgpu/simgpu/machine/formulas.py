@@ -24,7 +24,7 @@ def product(first: int) -> Formula:
 
 
 def by_result(first: int) -> Formula:
-    """Return the formula of a product whose second matrix is packed: the width of the result says its columns."""
+    """Return the formula of a product with a packed second matrix, whose columns the result shows."""
     return lambda *args, out_val=None, **kwargs: 2 * args[first].numel() * out_val.shape[-1]
 
 

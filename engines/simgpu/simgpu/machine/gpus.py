@@ -49,7 +49,7 @@ _SINCE = {"int8": (7, 5), "tf32": (8, 0), "bf16": (8, 0), "fp8": (8, 9), "fp4": 
 
 @dataclass(frozen=True)
 class Generation:
-    """What all GPUs of a generation have in common; None is not stated."""
+    """Common properties of a generation of GPUs; None is not stated."""
 
     name: str
     compute_capability: tuple[int, int] | None
@@ -65,7 +65,7 @@ class Generation:
 
 @dataclass(frozen=True)
 class GPU:
-    """One row of the table: what the maker of a GPU promises. None is not stated."""
+    """Data sheet of one GPU, a row of the table; None is not stated."""
 
     name: str
     kind: str
@@ -214,7 +214,7 @@ def _file() -> dict[str, Any]:
 
 
 def _stated(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row with None for what is not stated."""
+    """Return a row with None for missing values."""
     return {name: None if value == _NOT_STATED else value for name, value in row.items()}
 
 

@@ -163,17 +163,17 @@ class Host:
         return cls(float(f"{us:.4g}"), "traced", f"by {Path(path).name}, {said}")
 
     def price_ns(self, of: str) -> int:
-        """Return what one of a class of `CLASSES` takes, in ns."""
+        """Return the time of one of a class of `CLASSES`, in ns."""
         return round(self.operator_us * 1000 * self.ratios[of])
 
     @property
     def launch_ns(self) -> int:
-        """What it takes to launch a graph, or a kernel without an operator around it, in ns."""
+        """Launch time of a graph, or of a kernel without an operator around it, in ns."""
         return self.price_ns("launch")
 
     @property
     def only_launches(self) -> bool:
-        """Whether it takes the same for all that it launches, and nothing for all else."""
+        """Whether every launch takes the same time, and everything else none."""
         return self.ratios == dict(_ratios("launches"))
 
     def __str__(self) -> str:

@@ -65,7 +65,7 @@ class Lack:
 
 
 def of_sparse(tensors: Sequence[torch.Tensor]) -> Lack:
-    """Return the kernel that multiplies tensors of which some are sparse.
+    """Return the kernel of a product with sparse tensors.
 
     Sources: SparseCUDATensorMath.cu and SparseMatMul.cu for COO, SparseBlasImpl.cpp for CSR and CSC.
     """
@@ -184,7 +184,7 @@ def _without_pivots(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, t
 
 
 def _lu_factor(func: Operator, args: Args, kwargs: Kwargs, written: Sequence[int]) -> Any:
-    """Return what `linalg.lu_factor_ex` does; `pivot=False` is CUDA's alone (`linalg_lu_factor_ex`)."""
+    """Run `linalg.lu_factor_ex`; `pivot=False` is CUDA's alone (`linalg_lu_factor_ex`)."""
     call = Call(func, args, kwargs)
     if call["pivot"] or args[0].dim() < 2:
         return func(*args, **kwargs)
@@ -195,7 +195,7 @@ def _lu_factor(func: Operator, args: Args, kwargs: Kwargs, written: Sequence[int
 
 
 def _lu(func: Operator, args: Args, kwargs: Kwargs, written: Sequence[int]) -> Any:
-    """Return what `linalg.lu` does; without pivots there is no permutation."""
+    """Run `linalg.lu`; without pivots there is no permutation."""
     if Call(func, args, kwargs)["pivot"] or args[0].dim() < 2:
         return func(*args, **kwargs)
     factors, _, _ = _without_pivots(args[0])

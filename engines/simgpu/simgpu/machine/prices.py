@@ -27,7 +27,7 @@ _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What the kernels of one operator have to do, whatever the GPU. `Clock.kernel` says how long one takes for it.
+    """Work of one operator's kernels, on any GPU; `Clock.kernel` turns it into time.
 
     - `flops`: operations, at the `rate` of a number format ("fp16"), or of "depthwise" convolutions;
     - `nbytes`: what is read and written while they are computed, `extra_bytes` what is moved before or after;
@@ -57,7 +57,7 @@ class Cost:
 def price(
     plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], args: Args, kwargs: Kwargs, out: Any
 ) -> Cost:
-    """Return what the operator of `plan` (`operators.Plan`) costs, by the sizes of its tensors alone.
+    """Return the cost of the operator of `plan` (`operators.Plan`), by the sizes of its tensors alone.
 
     `inputs` and `outputs` are all tensors in `args`, `kwargs` and in `out`, which it returned.
     """
@@ -84,12 +84,12 @@ def _cost(flops: int, nbytes: int, rate: str, strided: bool, by_formula: bool, h
 
 @functools.lru_cache(maxsize=4096)
 def price_of_elements(flops: int, nbytes: int, rate: str) -> Cost:
-    """Return what a kernel costs that does one operation for each element of its result, read and written in order."""
+    """Return the cost of an elementwise kernel: one operation for each element, read and written in order."""
     return Cost(flops, nbytes, rate)
 
 
 def price_of_copy(source: torch.Tensor, target: torch.Tensor) -> Cost:
-    """Return what a copy within the memory of a GPU costs."""
+    """Return the cost of a copy within the memory of a GPU."""
     nbytes, strided = _moved([source], target)
     return Cost(0, nbytes, strided=strided, host="cast")
 

@@ -89,7 +89,7 @@ class Call:
 
 @dataclass(slots=True)
 class Part:
-    """What an operator takes: its class, the µs of the host, its name, and the µs of its kernels."""
+    """Times of an operator: its class, the µs of the host, its name, and the µs of its kernels."""
 
     of: str
     host_us: float
@@ -111,7 +111,7 @@ class Unit:
 
 
 class Profile:
-    """What the host did, by a file of `torch.profiler` or Kineto, `.json` or `.json.gz`.
+    """Host's work in a trace of `torch.profiler` or Kineto, `.json` or `.json.gz`.
 
     `gpu` is the GPU's name, "" where the file does not tell; `units` what the host did, in order; `steps` spans of
     the profiler's steps, in µs. Raises ValueError for a file that is no trace, has no operators of the host, or none
@@ -210,7 +210,7 @@ class Profile:
 
     @property
     def allocation_us(self) -> float:
-        """What an allocation takes the host, `aten::empty`; 0 where there is none."""
+        """Host time of an allocation, `aten::empty`; 0 where there is none."""
         times = [call.own for top in self._calls for call in top.walk() if call.name == "aten::empty"]
         return statistics.median(times) if len(times) > 5 else 0.0
 
@@ -294,7 +294,7 @@ class Profile:
 
 
 def read(path: str | Path) -> Event:
-    """Return what a file of a trace holds. Raises ValueError for one that is none."""
+    """Return the content of a trace file. Raises ValueError for any other file."""
     path = Path(path)
     try:
         text = path.read_bytes()

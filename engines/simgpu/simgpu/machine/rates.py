@@ -9,7 +9,7 @@ from simgpu.machine.prices import Cost
 
 @dataclass(frozen=True)
 class Costs:
-    """What the time model adds to a data sheet: fixed costs in nanoseconds, and which share of a peak kernels reach.
+    """Time model beyond a data sheet: fixed costs in nanoseconds, and the share of a peak that kernels reach.
 
     What the host takes for an operation stands in `hosts.Host`.
 
