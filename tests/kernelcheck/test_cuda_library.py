@@ -1,56 +1,26 @@
 """Do CUDA's own groups, 16-bit floats and small functions give what they give on a GPU?"""
 
+import ctypes
 import functools
 import operator
 import re
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import kernelcheck
+from tests.kernelcheck.cuda_samples import read
 
 pytestmark = pytest.mark.skipif(bool(kernelcheck.why_not()), reason="no C++ compiler")
 
-GROUPS = """
-#include <cooperative_groups.h>
-#include <cooperative_groups/reduce.h>
-#include <cooperative_groups/scan.h>
-namespace cg = cooperative_groups;
-"""
-SUM = """
-__global__ void sum(const float* x, float* out, int n) {
-  __shared__ float part[32];
-  cg::thread_block block = cg::this_thread_block();
-  auto warp = cg::tiled_partition<32>(block);
-  int i = cg::this_grid().thread_rank();
-  float v = cg::reduce(warp, i < n ? x[i] : 0.f, cg::plus<float>());
-  if (warp.thread_rank() == 0) part[warp.meta_group_rank()] = v;
-  block.sync();
-  if (warp.meta_group_rank() == 0) {
-    v = warp.thread_rank() < warp.meta_group_size() ? part[warp.thread_rank()] : 0.f;
-    for (int by = warp.size() / 2; by > 0; by /= 2) v += warp.shfl_down(v, by);
-    if (warp.thread_rank() == 0) atomicAdd(out, v);
-  }
-}
-"""
-TILES = """
-__device__ int rank_of(cg::thread_group group) { group.sync(); return group.thread_rank(); }
-__global__ void tiles(int* out) {
-  auto block = cg::this_thread_block();
-  auto tile = cg::tiled_partition<16>(block);
-  cg::thread_block_tile<4> part = cg::tiled_partition<4>(tile);
-  auto inner = cg::tiled_partition<4>(tile);
-  int t = threadIdx.x, values[] = {
-    (int)part.size(), (int)part.thread_rank(), (int)inner.meta_group_rank(), (int)inner.meta_group_size(),
-    part.shfl(t, 2), part.shfl_up(t, 1), part.shfl_down(t, 1), part.shfl_xor(t, 3),
-    (int)part.ballot(t & 1), part.any(t == 5), part.all(t < 8), (int)part.match_any(t / 2),
-    cg::inclusive_scan(tile, t), cg::exclusive_scan(tile, t, cg::plus<int>()), cg::reduce(part, t, cg::greater<int>()),
-    rank_of(cg::tiled_partition(block, 8)), rank_of(block), cg::reduce(tile, 1 << t % 16, cg::bit_or<int>()),
-  };
-  for (int k = 0; k < 18; k++) out[t * 18 + k] = values[k];
-}
-"""
+TEXTS = {name: f"\n{text}\n" for name, text in read("library.cu")}
+LIBRARY = tomllib.loads(Path(__file__).with_name("library.toml").read_text(encoding="utf-8"))
+GROUPS = TEXTS["groups"]
+SUM = TEXTS["sum"]
+TILES = TEXTS["tiles"]
 
 
 def launched(source, *, name=None, grid=1, block=32, args=()):
@@ -80,14 +50,7 @@ def test_tiles_give_their_threads_what_they_give_on_a_gpu():
 
 
 def test_threads_that_are_together_by_chance_are_a_group():
-    source = """
-__global__ void odd(int* count, int* first) {
-  if (threadIdx.x % 3 == 1) {
-    auto now = cg::coalesced_threads();
-    if (now.thread_rank() == 0) count[threadIdx.x / 32] = atomicAdd(count + 7, now.size()) * 0 + now.size();
-    first[threadIdx.x] = now.shfl((int)threadIdx.x, 2);
-  }
-}"""
+    source = TEXTS["odd"]
     count, first = torch.zeros(8, dtype=torch.int32), torch.full((64,), -1, dtype=torch.int32)
     assert launched(GROUPS + source, block=64, args=(count, first)).fault is None
     lanes = [[t for t in range(w, w + 32) if t % 3 == 1] for w in (0, 32)]
@@ -126,15 +89,7 @@ def test_what_groups_cannot_do_is_said_at_its_line(old, new, said, line):
 
 
 def test_numbers_become_16_bit_floats_in_each_direction():
-    source = """
-#include <cuda_fp16.h>
-#include <cuda_bf16.h>
-__global__ void round_all(const float* x, half* near, half* zero, half* down, half* up, __nv_bfloat16* b, int n) {
-  int i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n) return;
-  near[i] = __double2half((double)x[i]); zero[i] = __float2half_rz(x[i]);
-  down[i] = __float2half_rd(x[i]); up[i] = __float2half_ru(x[i]); b[i] = __double2bfloat16((double)x[i]);
-}"""
+    source = TEXTS["round_all"]
     torch.manual_seed(0)
     edges = [0.0, -0.0, 65504, 65519.9, 65520, 1e9, -1e9, 2**-25, 1.5 * 2**-24, 1 + 2**-11, 1 + 3 * 2**-11, -(2**-26)]
     x = torch.cat([torch.randn(500) * 10 ** torch.empty(500).uniform_(-9, 6), torch.tensor(edges)])
@@ -149,14 +104,7 @@ __global__ void round_all(const float* x, half* near, half* zero, half* down, ha
 
 
 def test_pairs_of_16_bit_floats_compute_as_two_numbers():
-    source = """
-#include <cuda_fp16.h>
-__global__ void pairs(const half* x, half* out) {
-  half2 a = __halves2half2(x[0], x[1]), b = make_half2(x[2], x[3]), m = __hmax2(a, b);
-  out[0] = m.x; out[1] = m.y;
-  a += -b; out[2] = __low2half(a); out[3] = __high2half(a);
-  out[4] = h2exp(b).x; out[5] = hrcp(x[3]); out[6] = __hbgt2(m, b) ? 1.f : 0.f; out[7] = __hge2(m, b).y;
-}"""
+    source = TEXTS["pairs"]
     x, out = torch.tensor([1.5, -2, 0.25, 4]).half(), torch.zeros(8).half()
     assert launched(source, block=1, args=(x, out)).fault is None
     expected = torch.tensor([1.5, 4, 1.25, -6, torch.tensor(0.25).exp(), 0.25, 0, 1]).half()
@@ -164,17 +112,7 @@ __global__ void pairs(const half* x, half* out) {
 
 
 def test_functions_of_whole_numbers_and_roundings_are_cuda_s():
-    source = """
-__global__ void whole(const float* x, int* out, int* bits) {
-  int i = threadIdx.x;
-  out[i] = __float2int_rn(x[i]) + 7 * __float2int_rd(x[i]) + 49 * __double2int_ru((double)x[i]);
-  if (i == 0) {
-    bits[0] = __byte_perm(0x03020100, 0x07060504, 0x5140); bits[1] = __dp4a(0x01020304, (int)0xff02fe03, 5);
-    bits[2] = __funnelshift_l(0x80000001u, 1u, 4); bits[3] = __usad(3u, 9u, 1u); bits[4] = __umul64hi(1ull << 63, 6ull);
-  }
-  int all = __reduce_xor_sync(0xffffffffu, (unsigned)i * 3);
-  if (i == 5) bits[5] = all;
-}"""
+    source = TEXTS["whole"]
     x = torch.linspace(-9, 9, 32)
     out, bits = torch.zeros(32, dtype=torch.int32), torch.zeros(6, dtype=torch.int32)
     assert launched(source, args=(x, out, bits)).fault is None
@@ -183,26 +121,7 @@ __global__ void whole(const float* x, int* out, int* bits) {
     assert bits.tolist() == [0x05010400, product, 24, 7, 3, functools.reduce(operator.xor, range(0, 96, 3))]
 
 
-STAGES = """
-#include <cuda_pipeline.h>
-__global__ void stages(const float* x, float* out, int n) {
-  __shared__ float stage[2][64];
-  int t = threadIdx.x;
-  __pipeline_memcpy_async(&stage[0][t], &x[t], 4);
-  __pipeline_commit();
-  float sum = 0;
-  for (int i = 0; i < n; i++) {
-    int more = i + 1 < n;
-    __pipeline_memcpy_async(&stage[(i + 1) % 2][t], &x[more ? (i + 1) * 64 + t : 0], 4, more ? 0 : 4);
-    __pipeline_commit();
-    __pipeline_wait_prior(1);
-    __syncthreads();
-    sum += stage[i % 2][63 - t];
-    __syncthreads();
-  }
-  out[t] = sum;
-}
-"""
+STAGES = TEXTS["stages"]
 
 
 def test_copies_that_run_beside_their_thread_arrive_at_the_wait():
@@ -286,17 +205,7 @@ def test_a_name_that_no_kernel_has_is_told_beside_those_that_are_there():
         kernelcheck.compile_cuda("__global__ void kk(float* x){ }", "k")
 
 
-NO_RETURN = """
-__device__ __forceinline__ float largest(float v) {
-  for (int by = 16; by > 0; by /= 2) v = fmaxf(v, __shfl_down_sync(0xffffffff, v, by));
-}
-__device__ float sign(float v) {
-  if (v > 0) return 1;
-  if (v < 0) return -1;
-}
-__global__ void all(const float* x, float* out) { out[threadIdx.x] = largest(x[threadIdx.x]); }
-__global__ void each(const float* x, float* out) { out[threadIdx.x] = sign(x[threadIdx.x]); }
-"""
+NO_RETURN = TEXTS["no_return"]
 
 
 def test_a_function_that_ends_without_its_return_is_told_at_its_line():
@@ -308,21 +217,7 @@ def test_a_function_that_ends_without_its_return_is_told_at_its_line():
     assert launched(NO_RETURN, name="each", args=(x + 1, torch.zeros(32))).fault is None
 
 
-TRAITS = """
-#include <type_traits>
-#include <utility>
-template <class T, class = std::enable_if_t<std::is_floating_point_v<T>>> __device__ float kind(T) { return 2; }
-template <class T, class = std::enable_if_t<std::is_integral<T>::value>> __device__ int kind(T, int) { return 3; }
-template <class F> __device__ void call(F&& f) { std::forward<F>(f)(); }
-template <class T> __global__ void traits(T* out) {
-  static_assert(std::is_same_v<std::decay_t<const T&>, T> && std::is_pointer_v<T* const> && std::is_arithmetic_v<T>);
-  static_assert(std::is_same<std::conditional_t<true, int, T>, std::remove_const_t<const int>>::value);
-  static_assert(std::bool_constant<true>::value && std::integral_constant<int, 3>() == 3 && !std::false_type());
-  std::remove_reference_t<T&> a = kind(T(1)) + kind(2, 1);
-  std::remove_cv_t<const T> b = std::move(a);
-  call([&] { out[threadIdx.x] = std::is_same_v<T, double> ? 2 * b : b; });
-}
-"""
+TRAITS = TEXTS["traits"]
 
 
 def test_a_template_may_ask_for_the_kind_of_its_types():
@@ -337,16 +232,7 @@ def test_a_template_with_other_arguments_is_told_by_its_name(arguments):
         launched(TRAITS, name=f"traits<{arguments}>", args=(torch.zeros(32),))
 
 
-PARTS = """
-__global__ void parts(const unsigned* x, const unsigned* y, unsigned* out) {
-  unsigned a = x[threadIdx.x], b = y[threadIdx.x], made[] = {
-    __vadd4(a, b), __vsub4(a, b), __vsubss4(a, b), __vaddus4(a, b), __vmaxs4(a, b), __vminu4(a, b), __vcmpne4(a, b),
-    __vsetgtu4(a, b), __vabsdiffu4(a, b), __vadd2(a, b), __vsubss2(a, b), __vcmpges2(a, b), __vneg2(a),
-    __umul24(a & 255, b & 255),
-  };
-  for (int k = 0; k < 14; k++) out[threadIdx.x * 14 + k] = made[k];
-}
-"""
+PARTS = TEXTS["parts"]
 
 
 def test_the_parts_of_a_word_are_computed_with_by_themselves():
@@ -373,13 +259,7 @@ def test_the_parts_of_a_word_are_computed_with_by_themselves():
 
 
 def test_shared_memory_may_say_its_alignment_behind_its_word():
-    source = """
-__global__ void pairs(float* out) {
-  __shared__ alignas(16) float part[64];
-  part[threadIdx.x] = threadIdx.x; part[threadIdx.x + 32] = 1;
-  __syncthreads();
-  if (threadIdx.x < 16) reinterpret_cast<float4*>(out)[threadIdx.x] = reinterpret_cast<float4*>(part)[threadIdx.x];
-}"""
+    source = TEXTS["pairs 2"]
     out = torch.zeros(64)
     assert launched(source, args=(out,)).fault is None
     assert out.tolist() == [*range(32), *[1] * 32]
@@ -399,45 +279,19 @@ def test_a_library_that_is_not_here_is_refused_by_name(text, said):
 
 
 def test_a_fault_on_shared_halves_counts_halves_however_wide_the_access():
-    text = """
-#include <cuda_fp16.h>
-__global__ void turned(const __half* x, __half* out) {
-  __shared__ __align__(16) __half part[128];
-  if (threadIdx.x < 16) ((uint4*)part)[threadIdx.x] = ((const uint4*)x)[threadIdx.x];
-  out[threadIdx.x] = part[127 - threadIdx.x];
-}"""
+    text = TEXTS["turned"]
     x, out = torch.randn(128).half(), torch.zeros(128).half()
     fault = kernelcheck.compile_cuda(text).check(1, 128, (x, out)).fault
     assert (fault.kind, fault.array) == ("race", "part") and fault.element == 114  # thread 14 writes 112 to 119
 
 
 def test_an_endless_loop_without_accesses_is_named_by_its_own_line():
-    text = """
-__global__ void waits(float* x) {
-  x[threadIdx.x] = 1;
-  __syncthreads();
-  int i = 0;
-  while (i < 1)
-    i *= 2;
-  x[0] = 2;
-}"""
+    text = TEXTS["waits"]
     fault = kernelcheck.compile_cuda(text).check(1, 32, (torch.zeros(32),), limit=0.3).fault
     assert fault.kind == "endless" and fault.line in (6, 7)
 
 
-FOUR = """
-template <class T, int n> struct Few { T v[n]; };
-template <class T, int n> __device__ Few<T, n> few(const T* from) {
-  Few<T, n> r; for (int i = 0; i < n; i++) r.v[i] = from[i]; return r;
-}
-template <int n> __global__ void turned(const float* x, float* out) {
-  extern __shared__ Few<float, n> part[];
-  int t = threadIdx.x;
-  part[t] = few<float, n>(x + n * t);
-  __syncthreads();
-  reinterpret_cast<Few<float, n>*>(out)[t] = few<float, n>((const float*)&part[31 - t]);
-}
-"""
+FOUR = TEXTS["four"]
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
@@ -451,3 +305,66 @@ def test_a_structure_that_a_function_returns_is_seen_where_it_is_stored(size):
     assert (fault.kind, fault.line, fault.array) == ("out of bounds", 11, "out")
     race = kernelcheck.compile_cuda(FOUR.replace("__syncthreads();", ""), f"turned<{size}>")
     assert race.check(1, 32, (x, out), 32 * size * 4).fault.kind in ("race", "uninitialised shared")
+
+
+def test_functions_that_few_kernels_call_are_cuda_s():
+    values = LIBRARY["values"]
+    lines = "".join(f"  out[{n} * 32 + i] = double({one});\n" for n, one in enumerate(values))
+    head = "__global__ void all(double* out, int* counts) {\n  int i = threadIdx.x, same; __shared__ int part[1];\n"
+    out, counts = torch.full((2000,), 9.0).double(), torch.zeros(2, dtype=torch.int32)
+    report = launched(f"{head}{lines}}}", args=(out, counts))
+    assert report.fault is None and counts.tolist() == [5, 31]
+    got = out[: 32 * len(values)].view(-1, 32)[:, 5].tolist()
+    wrong = [
+        (one, value)
+        for (one, want), value in zip(values.items(), got, strict=True)
+        if not np.isclose(value, want, 1e-6, 0)
+    ]
+    assert not wrong
+
+
+def test_a_structure_is_passed_by_its_bytes_and_one_of_two_kernels_of_a_name_by_its_types():
+    class Settings(ctypes.Structure):
+        _fields_ = [("scale", ctypes.c_float), ("n", ctypes.c_int), ("more", ctypes.c_double * 3)]
+
+    out = torch.zeros(4)
+    kernel, wide = TEXTS["settings"], np.float32([1, 2, 3, 4])
+    assert (
+        launched(kernel, name="settings(Settings, float4, float*)", args=(Settings(1.5, 2, (1, 2, 3)), wide, out)).fault
+        is None
+    )
+    assert out.tolist() == [1.5, 2, 3, 4]
+    fault = launched(kernel, name="settings(Settings, float4, float*)", args=(b"1234", wide, out)).fault
+    assert "`Settings p` is a structure of 32 bytes" in str(fault) and "this has 4" in str(fault)
+    assert launched(kernel, name="settings(int*)", args=(counts := torch.zeros(32, dtype=torch.int32),)).fault is None
+    assert counts.eq(1).all()
+    with pytest.raises(
+        kernelcheck.CompileError, match=re.escape("2 kernels settings: name one with its types, settings(S")
+    ):
+        kernelcheck.compile_cuda(kernel, "settings")
+
+
+@pytest.mark.parametrize("row", LIBRARY["refusals"], ids=lambda row: row["text"])
+def test_what_is_refused_is_refused_for_its_own_reason(row):
+    text, said = row.values()
+    try:
+        kernelcheck.compile_cuda(text)
+        refused = ""
+    except kernelcheck.CompileError as error:
+        refused = str(error)
+    assert said in refused and bool(said) == bool(refused)
+
+
+def test_a_race_between_two_turns_of_a_loop_is_said_to_be_one():
+    x, out = torch.rand(128), torch.zeros(64)
+    text = TEXTS["turns"]
+    fault = launched(text, block=64, args=(x, out, 128)).fault
+    assert fault.kind == "race" and "line 6 runs again in the next turn of the loop, with no __sync" in str(fault)
+    assert (
+        launched(
+            text.replace("63 - threadIdx.x];", "63 - threadIdx.x]; __syncthreads();"), block=64, args=(x, out, 128)
+        ).fault
+        is None
+    )
+    plain = launched(text.replace("    __syncthreads();\n", ""), block=64, args=(x, out, 128)).fault
+    assert plain.kind == "race" and "turn" not in str(plain)

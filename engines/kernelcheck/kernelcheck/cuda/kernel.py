@@ -21,7 +21,7 @@ import torch
 from kernelcheck.cuda import gpu, processes, toolchain
 from kernelcheck.cuda.report import CudaFault, Memory, Report, SharedArray, Three, describe
 from kernelcheck.cuda.rules import refused
-from kernelcheck.cuda.text import CudaText
+from kernelcheck.cuda.text import CudaText, Function
 from kernelcheck.devices import is_real, on_host
 from kernelcheck.faults import CompileError
 
@@ -56,7 +56,8 @@ class Parameter:
 def compile_cuda(source: str, name: str | None = None) -> "Kernel":
     """Compile the text of a .cu file for the CPU and return its kernel `name`, which one kernel alone need not have.
 
-    The signature is that of `torch.cuda._compile_kernel`. A template is named with its arguments, "scale<float, 4>".
+    The signature is that of `torch.cuda._compile_kernel`. A template is named with its arguments, "scale<float, 4>",
+    one of several kernels of a name with its types, "scale(float*, int)".
     Where a compiler is missing this raises `Unavailable`, for wrong text `CompileError` with the reader's line.
     """
     if why := toolchain.why_not():
@@ -70,25 +71,44 @@ def compile_cuda(source: str, name: str | None = None) -> "Kernel":
     if name is None and len(kernels) != 1:
         raise CompileError(f"there are several kernels, say which: {', '.join(kernels) or 'a macro makes them'}")
     name = name or next(iter(kernels))
-    base = name.split("<")[0].split("::")[-1].strip()
+    base = re.split(r"[<(]", name)[0].split("::")[-1].strip()
     if not any(base in token.text if token.kind == "directive" else base == token.text for token in text.tokens):
         raise CompileError(f"there is no kernel {name}; there is {', '.join(kernels)}")
     own = kernels.pop(base, None)  # None where a macro makes it
+    if same := {_signature(one): one for one in text.overloads if one.name == base}:
+        if (wanted := re.sub(r"\s*([(),*&])\s*", r"\1", name)) not in same:
+            raise CompileError(f"there are {len(same)} kernels {base}: name one with its types, {' or '.join(same)}")
+        own, name = same[wanted], wanted
     if own and own.template and "<" not in name:
         raise CompileError(f"{name} is a template: name it with its arguments, such as '{name}<float>'")
     return _compiled(source, name, own.parameters if own else "", tuple(kernels))
 
 
+def _signature(kernel: Function) -> str:
+    """Return the name of a kernel with the types of its parameters."""
+    types = [one.type for one in map(_declared, _split(kernel.parameters))]
+    return re.sub(r"\s*([(),*&])\s*", r"\1", f"{kernel.name}({','.join(types)})")
+
+
+def _declared(text: str) -> Parameter:
+    """Return a parameter as its declaration has it; an array is a pointer."""
+    plain = " ".join(re.sub(r"\b(?:__restrict__|__restrict|__grid_constant__)", "", text).split())
+    own = re.match(r"(.*?)\s*\b(\w+)\s*(\[[^]]*\])?$", plain)
+    if own is None or not own[1]:
+        return Parameter("", plain, "*" in plain, "")
+    return Parameter(own[2], own[1] + ("*" if own[3] else ""), "*" in own[1] or bool(own[3]), "")
+
+
 @functools.lru_cache(maxsize=256)
 def _compiled(source: str, name: str, parameters: str, others: tuple[str, ...]) -> "Kernel":
     program = toolchain.build(source, name, others)
-    texts = [" ".join(text.split()) for text in _split(parameters)]
-    if len(texts) != len(program.parameters):
-        texts = [""] * len(program.parameters)
-    known = []
-    for index, (text, (pointer, _, code)) in enumerate(zip(texts, program.parameters, strict=True)):
-        own = re.match(r"(.*?)\s*(\w+)\s*(?:\[\s*\])?$", re.sub(r"\s*\b__restrict__", "", text))
-        known.append(Parameter(own[2] if own else f"argument {index}", own[1] if own else "", pointer, code))
+    declared = [*map(_declared, _split(parameters))]
+    if len(declared) != len(program.parameters):
+        declared = [Parameter("", "", False, "")] * len(program.parameters)
+    known = [
+        Parameter(one.name or f"argument {index}", one.type, pointer, code)
+        for index, (one, (pointer, _, code)) in enumerate(zip(declared, program.parameters, strict=True))
+    ]
     return Kernel(name, source, tuple(known), program)
 
 
@@ -212,11 +232,12 @@ class Kernel:
     ) -> None:
         """Run the launch on copies of the memories, read what it found, and write to them what it wrote."""
         offsets = [0, *itertools.accumulate(-(-memory.hi // PAGE) * PAGE for memory in memories)]
+        padded = [(array, value + bytes(-len(value) % 8)) for array, value in words]
         lines: list[Sequence[object]] = [
             [len(memories)],
             *([o, m.hi, m.lo, m.hi, m.tensor.element_size()] for o, m in zip(offsets, memories, strict=False)),
             [len(words)],
-            *([a, *map("{:x}".format, struct.unpack("<QQ", v.ljust(16, b"\0")))] for a, v in words),
+            *([a, len(v) // 8, *map("{:x}".format, struct.unpack(f"<{len(v) // 8}Q", v))] for a, v in padded),
             [len(self._program.shared)],
             *([one.offset, one.size if one.name else -one.size] for one in self._program.shared),
         ]
@@ -365,7 +386,7 @@ def _scalar(index: int, parameter: Parameter, value: object) -> bytes:
     """Return the bytes of a number as the kernel gets it."""
     letter, size = parameter.code[0], int(parameter.code[1:])
     if letter not in "fiubhg":
-        raise CudaFault("arguments", f"`{parameter}` is a structure, which Python cannot pass")
+        return _structure(parameter, value, size)
     if not isinstance(value, bool | int | float):
         raise CudaFault("arguments", f"argument {index} is {type(value).__name__}; `{parameter}` needs a number")
     if letter in "iub" and isinstance(value, float):
@@ -377,3 +398,15 @@ def _scalar(index: int, parameter: Parameter, value: object) -> bytes:
         return struct.pack("<" + (form.upper() if letter == "u" else form), value)
     except (struct.error, OverflowError):
         raise CudaFault("arguments", f"argument {index} is {value}, which `{parameter}` cannot hold") from None
+
+
+def _structure(parameter: Parameter, value: object, size: int) -> bytes:
+    """Return the bytes of a structure: those of a `ctypes.Structure`, an array of NumPy's, or `bytes`."""
+    way = f"`{parameter}` is a structure of {size} bytes: pass a ctypes.Structure with its fields, or its bytes"
+    try:
+        raw = bytes(memoryview(value))  # type: ignore[arg-type]
+    except TypeError:
+        raise CudaFault("arguments", way) from None
+    if len(raw) != size:
+        raise CudaFault("arguments", f"{way}; this has {len(raw)}")
+    return raw

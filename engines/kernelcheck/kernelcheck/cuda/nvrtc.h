@@ -21,8 +21,15 @@ namespace std {
 template <class T> __device__ constexpr const T& min(const T& a, const T& b) { return b < a ? b : a; }
 template <class T> __device__ constexpr const T& max(const T& a, const T& b) { return a < b ? b : a; }
 template <class T> __device__ constexpr void swap(T& a, T& b) { T c = a; a = b; b = c; }
-using ::abs; using ::fabs; using ::sqrt; using ::exp; using ::log; using ::pow; using ::sin; using ::cos; using ::tanh;
-using ::floor; using ::ceil; using ::round; using ::isnan; using ::isinf;
+using ::abs; using ::acos; using ::acosh; using ::asin; using ::asinh; using ::atan; using ::atan2; using ::atanh;
+using ::cbrt; using ::ceil; using ::copysign; using ::cos; using ::cosh; using ::erf; using ::erfc; using ::exp; using ::exp2;
+using ::expm1; using ::fabs; using ::fdim; using ::floor; using ::fma; using ::fmax; using ::fmin; using ::fmod;
+using ::frexp; using ::hypot; using ::ilogb; using ::isfinite; using ::isinf; using ::isnan; using ::ldexp; using ::lgamma;
+using ::llrint; using ::llround; using ::log; using ::log10; using ::log1p; using ::log2; using ::logb; using ::lrint;
+using ::lround; using ::modf; using ::nearbyint; using ::nextafter; using ::pow; using ::remainder; using ::rint;
+using ::round; using ::scalbn; using ::signbit; using ::sin; using ::sinh; using ::sqrt; using ::tan; using ::tanh;
+using ::tgamma; using ::trunc; using ::int8_t; using ::uint8_t; using ::int16_t; using ::uint16_t; using ::int32_t;
+using ::uint32_t; using ::int64_t; using ::uint64_t;
 typedef decltype(sizeof 0) size_t;
 template <class T, T v> struct integral_constant { static constexpr T value = v; typedef T value_type; __device__ constexpr operator T() const { return v; } };
 template <bool v> using bool_constant = integral_constant<bool, v>;
@@ -48,6 +55,18 @@ template <class T> struct remove_reference { typedef T type; };
 template <class T> struct remove_reference<T&> { typedef T type; }; template <class T> struct remove_reference<T&&> { typedef T type; };
 template <class T> using remove_reference_t = typename remove_reference<T>::type;
 template <class T> using decay_t = remove_cv_t<remove_reference_t<T>>;
+template <class T> struct decay { typedef decay_t<T> type; };
+template <class T> struct remove_pointer { typedef T type; }; template <class T> struct remove_pointer<T*> { typedef T type; };
+template <class T> using remove_pointer_t = typename remove_pointer<T>::type;
+template <class T> struct is_unsigned : kc_one_of<T, bool, unsigned char, unsigned short, unsigned, unsigned long, unsigned long long> {};
+template <class T> struct is_signed : bool_constant<is_arithmetic<T>::value && !is_unsigned<T>::value> {};
+template <class T> inline constexpr bool is_unsigned_v = is_unsigned<T>::value;
+template <class T> inline constexpr bool is_signed_v = is_signed<T>::value;
+template <class T> struct make_signed { typedef T type; }; template <class T> struct make_unsigned { typedef T type; };
+#define KC_SIGNS(S, U) template <> struct make_signed<U> { typedef S type; }; template <> struct make_unsigned<S> { typedef U type; };
+KC_SIGNS(signed char, unsigned char) KC_SIGNS(short, unsigned short) KC_SIGNS(int, unsigned) KC_SIGNS(long, unsigned long) KC_SIGNS(long long, unsigned long long)
+template <class T> using make_signed_t = typename make_signed<T>::type;
+template <class T> using make_unsigned_t = typename make_unsigned<T>::type;
 template <class...> using void_t = void;
 template <class T> __device__ T&& declval();
 template <class A, class B> inline constexpr bool is_same_v = is_same<A, B>::value;

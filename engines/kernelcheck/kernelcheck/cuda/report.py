@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from kernelcheck import faults, tables
+from kernelcheck.cuda.text import CudaText
 from kernelcheck.traffic import Sums, Traffic
 
 Three = tuple[int, int, int]
@@ -211,9 +212,14 @@ def _divergent(fault: dict[str, Any], who: str, other: str) -> str:
     return f"{who} waits at __syncthreads(), and {other} of its block at another one, line {fault['other_line']}"
 
 
-def _race(report: Report, fault: dict[str, Any], who: str, what: str, line: int | None, other_line: int | None) -> str:
+def _race(
+    report: Report, fault: dict[str, Any], who: str, what: str, line: int | None, other_line: int | None, source: str
+) -> str:
     block, thread = divmod(fault["other"], math.prod(report.block))
     other, why = f"thread {_place(thread, report.block)}", ", with no __syncthreads() between"
+    if line and other_line and CudaText(source).turns_between(line, other_line):
+        low, high = sorted((line, other_line))
+        why = f": line {low} runs again in the next turn of the loop, with no __syncthreads() after line {high}"
     if f"block {_place(block, report.grid)}," not in who:
         other = f"block {_place(block, report.grid)}, {other}"
         why = "; blocks run in no order: use an atomic, or let one thread alone use each element"
@@ -272,7 +278,7 @@ def describe(
         name, element = fault["text"], fault["at"] if fault["space"] == "local" else None
         what = f"index {element} of `{name}`, a {fault['type']}" if fault["space"] == "local" else f"`{name}`"
     if fault["kind"] == "race":
-        message = _race(report, fault, who, what, line, other_line)
+        message = _race(report, fault, who, what, line, other_line, source)
     elif fault["kind"] == "divergent barrier":
         message = _divergent(fault, who, f"thread {_place(fault['other'] % math.prod(report.block), report.block)}")
     else:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from itertools import pairwise
 
-from kernelcheck.cuda.text import PLAIN, CudaText, Function
+from kernelcheck.cuda.text import PLAIN, CudaText, Function, Token
 from kernelcheck.faults import CompileError
 
 CUDA_HEADER = re.compile(r"(?:cuda|device_|vector_|math_constants|sm_|crt/)[\w./]*")
@@ -41,24 +41,36 @@ _OF_HOST = {
     "usleep", "rand", "srand", "getenv", "time", "fopen", "fclose", "fprintf", "puts", "putchar", "scanf", "qsort",
     "sprintf",
 }  # fmt: skip
-_OF_STD = {
-    "min", "max", "abs", "fabs", "sqrt", "exp", "log", "pow", "sin", "cos", "tanh", "floor", "ceil", "round", "swap",
-    "numeric_limits", "size_t", "isnan", "isinf", "move", "forward", "integral_constant", "bool_constant", "true_type",
-    "false_type", "is_same", "is_same_v", "is_integral", "is_integral_v", "is_floating_point", "is_floating_point_v",
-    "is_arithmetic", "is_arithmetic_v", "is_pointer", "is_pointer_v", "conditional", "conditional_t", "enable_if",
-    "enable_if_t", "remove_const", "remove_const_t", "remove_cv", "remove_cv_t", "remove_reference",
-    "remove_reference_t", "decay_t", "void_t", "declval",
+_OF_CMATH = {  # those that nvrtc.h brings
+    "abs", "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cbrt", "ceil", "copysign", "cos", "cosh",
+    "erf", "erfc", "exp", "exp2", "expm1", "fabs", "fdim", "floor", "fma", "fmax", "fmin", "fmod", "frexp", "hypot",
+    "ilogb", "isfinite", "isinf", "isnan", "ldexp", "lgamma", "llrint", "llround", "log", "log10", "log1p", "log2",
+    "logb", "lrint", "lround", "modf", "nearbyint", "nextafter", "pow", "remainder", "rint", "round", "scalbn",
+    "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc",
 }  # fmt: skip
+_OF_STD = _OF_CMATH | {
+    "min", "max", "swap", "numeric_limits", "size_t", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t",
+    "uint32_t", "int64_t", "uint64_t", "move", "forward", "integral_constant", "bool_constant", "true_type",
+    "false_type", "conditional", "conditional_t", "enable_if", "enable_if_t", "is_same", "is_same_v", "is_integral",
+    "is_integral_v", "is_floating_point", "is_floating_point_v", "is_arithmetic", "is_arithmetic_v", "is_pointer",
+    "is_pointer_v", "is_signed", "is_signed_v", "is_unsigned", "is_unsigned_v", "make_signed", "make_signed_t",
+    "make_unsigned", "make_unsigned_t", "remove_const", "remove_const_t", "remove_cv", "remove_cv_t",
+    "remove_reference", "remove_reference_t", "remove_pointer", "remove_pointer_t", "decay", "decay_t", "void_t",
+    "declval",
+}  # fmt: skip
+_OF_NO_HOST = re.compile(
+    r"is_|remove_|add_|common_|align|underlying|rank|extent|index_seq|integer_seq|make_i|pair|tuple|array|complex"
+)
 _LIBRARIES = re.compile(r"(?:cub|thrust|cuda|nv|cute|cutlass)/.*|(?:mma|curand\w*|cuda_fp[468])\.h\w*")
+_CALLS_OF_HOST = "cudaMalloc", "cudaMemcpy", "cudaFree", "cudaDeviceSynchronize", "cudaMallocManaged"
 _NOT_HERE = {
-    "<<<": "a kernel is started from Python, kernel(grid=…, block=…, args=…): leave host code with <<<…>>> out",
+    "<<<": "no kernel starts another here (dynamic parallelism); Python starts it: kernel(grid=…, block=…, args=…)",
     **dict.fromkeys(("__nv_fp8_e4m3", "__nv_fp8_e5m2", "__nv_fp8_storage_t"), "8-bit floats cannot run here"),
     "asm": "PTX in asm statements cannot run here",
     **dict.fromkeys(("wmma", "mma_sync"), "the matrix units (wmma) cannot run here"),
     **dict.fromkeys(("malloc", "new"), "memory that a kernel allocates itself cannot be looked at here"),
     **dict.fromkeys(("tex1D", "tex2D", "tex3D", "cudaTextureObject_t"), "textures cannot run here"),
-    **dict.fromkeys(("cudaMalloc", "cudaMemcpy", "cudaFree", "cudaDeviceSynchronize", "cudaMallocManaged"),
-                    "memory is allocated and copied in Python: leave the host code out"),
+    **dict.fromkeys(_CALLS_OF_HOST, "memory is allocated and copied in Python: leave the host code out"),
 }  # fmt: skip
 
 
@@ -71,9 +83,18 @@ def refused(text: CudaText) -> CompileError | None:
 
 
 def _words(text: CudaText) -> Iterator[CompileError]:
-    for token in text.tokens:
-        if token.text in _NOT_HERE and token.kind in ("name", "mark"):
-            yield text.refusal(_NOT_HERE[token.text], token.start)
+    host = {n for one in text.functions if not one.words & {"__global__", "__device__"} for n in one.body}
+    for n, token in enumerate(text.tokens):
+        if token.kind not in ("name", "mark") or n in host:
+            continue
+        following, behind = (text.tokens[n + 1 : n + 3] + [Token("", "", 0)] * 2)[:2]
+        if token.text in _NOT_HERE or (token.text in ("texture", "surface") and following.text == "<"):
+            yield text.refusal(_NOT_HERE.get(token.text, "textures cannot run here"), token.start)
+        elif token.text == "std" and following.text == "::" and behind.text not in _OF_STD:
+            what = (
+                "not here yet" if _OF_NO_HOST.match(behind.text) else "of the host's library, which a kernel cannot use"
+            )
+            yield text.refusal(f"std::{behind.text} is {what}", token.start)
 
 
 def header(directive: str) -> str | None:
@@ -107,8 +128,11 @@ def _functions(text: CudaText) -> Iterator[CompileError]:
             if "void" not in function.words and "auto" not in function.words:
                 yield text.refusal(f"a kernel returns void: __global__ void {function.name}(…)", function.start)
         elif "__device__" not in function.words:
-            what = f"{function.name}() belongs to the host, so a GPU cannot call it"
-            yield text.refusal(f"{what}: write __device__ in front of it, or leave it out", function.start)
+            what, words = f"{function.name}() belongs to the host", {text.tokens[n].text for n in function.body}
+            way = "so a GPU cannot call it: write __device__ in front of it, or leave it out"
+            if words & {"<<<", *_CALLS_OF_HOST}:
+                way = "which is Python here: kernel(grid=…, block=…, args=…) starts a kernel. Leave this function out"
+            yield text.refusal(f"{what}, {way}", function.start)
 
 
 def _variables(text: CudaText) -> Iterator[CompileError]:
@@ -117,12 +141,24 @@ def _variables(text: CudaText) -> Iterator[CompileError]:
             continue
         fixed = variable.words & {"const", "constexpr"} and not variable.pointer
         if not fixed:
-            why = "write __device__ in front of it, or __constant__ if no kernel changes it"
-            yield text.refusal(f"{variable.name} belongs to the host, so a GPU cannot read it: {why}", variable.start)
-        elif variable.array:
+            why = "so a GPU cannot read it: write __device__ in front of it, or __constant__ if no kernel changes it"
+            why = why if _is_read(text, variable.name) else "and no function of the GPU uses it: leave it out"
+            yield text.refusal(f"{variable.name} belongs to the host, {why}", variable.start)
+        elif variable.array and _is_read(text, variable.name):
             yield text.refusal(
                 f"{variable.name} is an array of the host: write __constant__ in place of const", variable.start
             )
+
+
+def _is_read(text: CudaText, name: str) -> bool:
+    """Return whether a function of the GPU uses the variable `name` of the file, and none of its own."""
+    for function in text.functions:
+        uses = [n for n in function.body if text.tokens[n].text == name]
+        if uses and not re.search(rf"\b{name}\b", function.parameters):
+            before = text.tokens[uses[0] - 1]
+            if before.kind != "name" or before.text in ("return", "case"):  # no type: its first place declares nothing
+                return True
+    return False
 
 
 def _shared(text: CudaText) -> Iterator[CompileError]:
@@ -171,5 +207,3 @@ def _body(text: CudaText, function: Function, of_host: set[str]) -> Iterator[Com
         elif token.text == "cuda" and following == "::":
             what = f"CUDA's C++ library is not here, and so not cuda::{behind}"
             yield text.refusal(what, token.start)
-        elif token.text == "std" and following == "::" and behind not in _OF_STD:
-            yield text.refusal(f"std::{behind} is of the host's library, which a kernel cannot use", token.start)

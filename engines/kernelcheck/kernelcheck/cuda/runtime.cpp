@@ -61,7 +61,7 @@ Fiber* now; jmp_buf scheduler; uint3 grid, block, at_block; u32 threads, warps, 
 char *tls; int64_t tls_size, dynamic_size; Address program, program_end, code;
 Fault first, uninitialised, undefined; std::vector<Pending> pending; bool ended; int variant;
 int64_t barriers, shared_accesses, bank_conflicts, atomics, ticks;
-std::string printed; FILE* out; std::vector<void*> values; std::vector<std::vector<char>> scalars; bool atomics_seen, aligned;
+std::string printed; FILE* out; std::vector<void*> values; alignas(16) char scalars[8192]; bool atomics_seen, aligned;
 
 // ---- what one warp touches at once
 struct Sites {
@@ -235,7 +235,7 @@ void access(void* address, int size, int how, void* from, bool typed = true) {
   if (!now) return;
   aligned = typed;
   char* p = (char*)address; Address a = Address(p); u32 place = u32(Address(from) - code);
-  if (Address(p - now->stack) < Address(STACK)) return;  // its own local array
+  if (Address(p - now->stack) < Address(STACK) || a - Address(scalars) < sizeof scalars) return;  // its own local array, its arguments
   if (!pending.empty()) settle();
   now->last_access = place;
   if ((now->work += how == ATOMIC ? 1000 : 1) > 200000) { now->work = 0; yield_to_scheduler(); }  // so that who waits for another thread sees it come
@@ -423,6 +423,12 @@ uint3 kc_thread() { return now->id; }
 uint3 kc_block() { return at_block; }
 uint3 kc_block_dim() { return block; }
 uint3 kc_grid_dim() { return grid; }
+int kc_space(const void* p) {  // 0 local, 1 shared, 2 global
+  Address a = Address(p);
+  return a - START < SPACING * arrays.size() || (a >= program && a < program_end && a - Address(kc_dynamic) >= sizeof kc_dynamic) ? 2 :
+    a - Address(tls) < Address(tls_size) || a - Address(kc_dynamic) < sizeof kc_dynamic;
+}
+size_t kc_shared_offset(const void* p) { Address a = Address(p); return a - Address(tls) < Address(tls_size) ? a - Address(tls) : tls_size + a - Address(kc_dynamic); }
 unsigned kc_lane() { return now->index % 32; }
 unsigned kc_active(int line) { now->how = 3; now->mask = 0; now->line = line; wait(WARP); return now->value; }
 long long kc_clock() { return ticks += 4; }
@@ -535,12 +541,17 @@ int main(int count, char** words) {
     a.cells = (Cell*)mmap(nullptr, (bytes / a.grain + 2) * sizeof(Cell), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     arrays.push_back(a);
   }
-  for (fscanf(in, "%ld", &n); n-- > 0;) {  // an argument: its array and offset, or -1 and its bytes
-    unsigned long long value[2]; if (fscanf(in, "%ld %llx %llx", &k, value, value + 1) != 3) return 2;
-    if (k >= 0) value[0] += (unsigned long long)arrays[k].base;
-    std::vector<char> c(16); memcpy(c.data(), value, 16); scalars.push_back(c);
+  char* free_place = scalars;
+  for (fscanf(in, "%ld", &n); n-- > 0;) {  // an argument: its array and offset, or -1 and its bytes, as words of 8
+    if (fscanf(in, "%ld %ld", &k, &bytes) != 2 || free_place + 8 * bytes + 16 > scalars + sizeof scalars) return 2;
+    values.push_back(free_place);
+    for (long i = 0; i < bytes; i++) {
+      unsigned long long value; if (fscanf(in, "%llx", &value) != 1) return 2;
+      if (k >= 0) value += (unsigned long long)arrays[k].base;
+      memcpy(free_place + 8 * i, &value, 8);
+    }
+    free_place += (8 * bytes + 15) / 16 * 16;
   }
-  for (auto& c : scalars) values.push_back(c.data());
   for (fscanf(in, "%ld", &n); n-- > 0;) { fscanf(in, "%ld %ld", &lo, &hi); symbols.push_back({lo, hi}); }
   shared_cells.resize(tls_size + sizeof kc_dynamic + 16);
   fibers.resize(threads); char* stacks = (char*)mmap(nullptr, threads * (STACK + 8192), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

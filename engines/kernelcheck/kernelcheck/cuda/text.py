@@ -82,6 +82,8 @@ class CudaText:
         self.variables: list[Variable] = []
         self._scope(0, len(self.tokens), "")
         self.kernels = {one.name: one for one in self.functions if "__global__" in one.words}
+        bodies = [one for one in self.functions if "__global__" in one.words and one.body and not one.template]
+        self.overloads = [one for one in bodies if sum(one.name == other.name for other in bodies) > 1]
         self.makes_kernels = any("__global__" in one.text for one in self.tokens if one.kind == "directive")
 
     def refusal(self, reason: str, start: int) -> CompileError:
@@ -118,6 +120,18 @@ class CudaText:
         if any(first <= line <= last for first, last in loops):
             return line
         return next((first for first, _ in loops if first > line), line)
+
+    def turns_between(self, line: int, other: int) -> bool:
+        """Return whether a barrier stands between two lines of one loop, so that one of them runs in the turn after."""
+        low, high = sorted((line, other))
+        waits = {"__syncthreads", "sync", "__syncwarp"}
+        loops = [
+            (self._line(n), self._line(self._loop_end(n)))
+            for n, one in enumerate(self.tokens)
+            if one.text in ("for", "while", "do")
+        ]
+        between = any(one.text in waits and low <= self._line(n) <= high for n, one in enumerate(self.tokens))
+        return between and any(first <= low and high <= last for first, last in loops)
 
     def _line(self, index: int) -> int:
         start = self.tokens[min(index, len(self.tokens) - 1)].start

@@ -1,6 +1,7 @@
 """C++ compiler of this machine, and its messages about the reader's text."""
 
 import contextlib
+import difflib
 import functools
 import hashlib
 import importlib.util
@@ -164,10 +165,28 @@ def _changes(text: CudaText) -> Iterator[tuple[int, int, str]]:
 
 _NAMES = {"kc_sync": "__syncthreads", "kc_sync_warp": "__syncwarp"}  # what stands behind a macro of cuda.h
 _INCLUDED = re.compile(r"In file included from|\s+from ")
-_UNDECLARED = re.compile(
-    r"'(\w+)' (?:was not declared in this scope|does not name a type)(?:; did you mean '(\w+)'\?)?"
+_NEAR = r"(?:; did you mean '(\w+)'\?)?"
+_UNDECLARED = re.compile(  # as g++ says it, or clang++
+    rf"(?:'(\w+)' (?:was not declared in this scope|does not name a type)"
+    rf"|(?:use of undeclared identifier|unknown type name) '(\w+)'){_NEAR}"
+)
+_OWN_WORDS = "__syncthreads", "__syncwarp", "__shared__", "__device__", "threadIdx", "blockIdx", "blockDim", "gridDim"
+_OF_CUDA = re.compile(
+    r"__[a-z]|atomic[A-Z]|make_|cuda|tex[A-Z1-3]|surf[A-Z1-3]|h2?(?:exp|log|sin|cos|sqrt|tanh|rcp|rsqrt)\d*$"
 )
 _NO_SEMICOLON = r"^expected (?:(?:\W,\W or )?\W;\W|initializer(?= before))"
+
+
+def _unknown(name: str, known: str | None, source: str) -> str:
+    """Return what is said of a name that nobody declared; `known` is one like it, as the compiler finds."""
+    if name.startswith("cuda"):
+        return f"{name} is of CUDA's library for the host, which is not here: leave the host code out"
+    reason = f'identifier "{name}" is undefined'  # nvcc's words
+    known = next(iter(difflib.get_close_matches(name, _OWN_WORDS, 1, 0.9)), known)
+    if _OF_CUDA.match(name) and known not in _OWN_WORDS:
+        return f"{reason}. If CUDA has it, kernelcheck does not have it yet"
+    near = known and (known in _OWN_WORDS or re.search(rf"\b{re.escape(known)}\b", source))
+    return f"{reason}; did you mean {known}?" if near else reason
 
 
 def _error(said: str, source: str, kernel: str) -> CompileError:
@@ -182,9 +201,7 @@ def _error(said: str, source: str, kernel: str) -> CompileError:
     reason = re.sub(r"^.*?(?:(?:fatal )?error|warning): |^.*(?=undefined reference)| \[-\S+\]$", "", lines[index])
     reason = re.sub(_NO_SEMICOLON, 'expected a ";"', reason)  # as nvcc says it
     if match := _UNDECLARED.match(reason):
-        name, known = match.groups()
-        near = known and (known.lower() == name.lower() or re.search(rf"\b{re.escape(known)}\b", source))
-        reason = f'identifier "{name}" is undefined' + (f"; did you mean {known}?" if near else "")  # nvcc's words
+        reason = _unknown(match[1] or match[2], match[3], source)
     for ours, name in _NAMES.items():
         reason = re.sub(rf"\b{ours}\b", name, reason)
     if re.match(r"no matching function for call to 'call\b", reason):  # in the line that starts the kernel
@@ -278,10 +295,12 @@ def build(source: str, name: str, others: Sequence[str]) -> KernelProgram:
 
 def _built(chosen: Compiler, folder: Path, source: str, name: str, others: Sequence[str]) -> KernelProgram:
     file, program = folder / "kernel.cu", folder / "kernel"
+    overloaded = re.fullmatch(r"([\w:]+)(\(.*\))", name)  # one of several kernels of this name
+    chosen_one = f"static_cast<void (*){overloaded[2]}>(&{overloaded[1]})" if overloaded else f"&{name}"
     file.write_text(
         f"{_prepared(source)}\n"
-        f'extern "C" void kc_call(void** a) {{ kc::call(&{name}, a); }}\n'
-        f'extern "C" void kc_describe() {{ kc::describe(&{name}); }}\n',
+        f'extern "C" void kc_call(void** a) {{ kc::call({chosen_one}, a); }}\n'
+        f'extern "C" void kc_describe() {{ kc::describe({chosen_one}); }}\n',
         encoding="utf-8",
     )
     extra = CLANG if "clang" in chosen.version else GCC
