@@ -1,10 +1,14 @@
-"""Reader's copies of the lessons, and the lessons that are newer than their copies.
+"""Copies of the lessons for the reader, and answers that follow into a newer lesson. Standard library only.
 
-Standard library only. `python tools/workbook.py` makes the missing copies in `workbook/` and opens JupyterLab there;
-further arguments go to JupyterLab.
+    python tools/workbook.py               make the missing copies in `workbook/`, and open JupyterLab there
+    python tools/workbook.py --only-copy   make them, for VS Code and `jupyter notebook`
+    python tools/workbook.py --renew 05    take the newer lesson 05, with the answers of your copy
+
+Further arguments go to JupyterLab.
 """
 
-import hashlib
+import argparse
+import difflib
 import json
 import os
 import platform
@@ -12,14 +16,16 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-__all__ = ["Update", "main", "prepare"]
+__all__ = ["Update", "main", "prepare", "renew"]
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "00_start_here.ipynb"
 # No question about news; and in overrides.d, which the wheel brings to every JupyterLab, widgets are saved.
 SETTINGS = ROOT / "tools" / "jupyterlab" / "settings"
-RECORD = ".copied.json"
+TAKEN = ".lessons"  # folder of the lessons as they were copied
+SHOWN = 110  # letters of a line that has changed
 # As ipykernel, which `make lab` installs, introduces itself.
 KERNEL = "Python 3 (ipykernel)"
 LANGUAGE = {
@@ -40,7 +46,8 @@ class Update:
         lines = [f"Copied to workbook/: {', '.join(self.copied)}"] if self.copied else []
         for name in self.newer:
             lines.append(
-                f"A newer {name} is there. Your copy stays; rename or delete workbook/{name} to get the new one."
+                f"A newer {name} is there; your copy stays. To take it, with your answers: "
+                f"python tools/workbook.py --renew {name.partition('_')[0]}"
             )
         return "\n".join(lines)
 
@@ -77,55 +84,121 @@ def _opened(bare: bytes) -> bytes:
     return (json.dumps(notebook, ensure_ascii=False, indent=1, sort_keys=True) + "\n").encode("utf-8")
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(_opened(_bare(path))).hexdigest()
-
-
-def _read(record: Path) -> dict[str, str]:
+def _cells(path: Path) -> list[dict[str, Any]]:
+    """Return the cells of the notebook at `path`, each with its source as one text; a file that is none is one cell."""
     try:
-        found = json.loads(record.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        cells = json.loads(_bare(path))["cells"]
+        return [{**cell, "source": "".join(cell["source"])} for cell in cells]
+    except (ValueError, KeyError, TypeError):
+        return [{"cell_type": "raw", "source": path.read_bytes().decode("utf-8", "replace")}]
+
+
+def _same(one: Path, other: Path) -> bool:
+    """Return whether two notebooks say the same, whatever their outputs and their kernels are."""
+    return [(cell["cell_type"], cell["source"]) for cell in _cells(one)] == [
+        (cell["cell_type"], cell["source"]) for cell in _cells(other)
+    ]
 
 
 def prepare(lessons: Path, workbook: Path) -> Update:
     """Copy every lesson that has no copy yet, without outputs but drawings; never write over one.
 
-    Programs and the card of symptoms follow, and links to the card lead to its copy. The hash of each lesson as it was
-    copied, outputs left out, is kept in `workbook/.copied.json`; where it is lost or damaged, a copy that differs from
-    its lesson counts as taken from an older lesson once, and is remembered from then on.
+    Programs and the card of symptoms follow, and links to the card lead to its copy. Each lesson is kept in
+    `workbook/.lessons` as it was copied; where that is lost, a copy that differs from its lesson counts as taken from
+    an older one once.
     """
     if not lessons.is_dir():
         raise ValueError(f"lessons: {lessons} is no folder; expected the course's notebooks/")
-    workbook.mkdir(parents=True, exist_ok=True)
-    record = workbook / RECORD
-    known, copied, newer = _read(record), [], []
+    (workbook / TAKEN).mkdir(parents=True, exist_ok=True)
+    copied, newer = [], []
     for lesson in sorted(lessons.glob("[0-9][0-9]*_*.ipynb")):
-        copy, now = workbook / lesson.name, _hash(lesson)
+        copy, taken = workbook / lesson.name, workbook / TAKEN / lesson.name
         if not copy.exists():
             copy.write_bytes(_opened(_bare(lesson, drawings=True)))
-            known[lesson.name] = now
+            taken.write_bytes(_bare(lesson))
             copied.append(lesson.name)
-        elif known.setdefault(lesson.name, now if _hash(copy) == now else "") != now:
+            continue
+        known = taken.exists()
+        if not _same(lesson, taken if known else copy):
             newer.append(lesson.name)
+        if not known:
+            taken.write_bytes(_bare(lesson))
     for beside in (*lessons.glob("programs/*.*"), *lessons.parent.glob("docs/what_is_wrong.*")):
         target = workbook / beside.parent.name / beside.name
         if not target.exists():
             target.parent.mkdir(exist_ok=True)
             shutil.copyfile(beside, target)
-    temporary = record.with_suffix(".tmp")
-    temporary.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-    temporary.replace(record)
     return Update(tuple(copied), tuple(newer))
+
+
+def renew(number: str, lessons: Path, workbook: Path) -> list[str]:
+    """Put a newer lesson in place of its copy, with the cells that the reader wrote; return in lines what was done.
+
+    What the reader changed goes into the same cell of the new lesson; where the lesson has changed that cell too, or
+    has it no more, it stands below. The copy of before stays beside it, under another name.
+    """
+    found = [path for path in lessons.glob(f"{number}_*.ipynb") if (workbook / path.name).exists()]
+    if len(found) != 1:
+        raise ValueError(f"--renew {number}: there is no such copy in {workbook}; name a lesson, such as 05 or 08b")
+    lesson, copy, taken = found[0], workbook / found[0].name, workbook / TAKEN / found[0].name
+    before = {cell.get("id"): cell["source"] for cell in _cells(taken if taken.exists() else lesson)}
+    made = json.loads(_opened(_bare(lesson, drawings=True)))
+    cells, said, place = made["cells"], [], 0
+    for mine in _cells(copy):
+        name, source = mine.get("id", ""), mine["source"]
+        at = next((at for at, cell in enumerate(cells) if cell.get("id") == name), None)
+        place = place if at is None else at + 1
+        if not source.strip() or before.get(name) == source:
+            continue
+        old = None if at is None else "".join(cells[at]["source"])
+        if old == source:
+            continue
+        if at is not None and (old == before.get(name) or "raise NotImplementedError" in (old or "")):
+            cells[at]["source"] = source.splitlines(keepends=True)
+            said.append(f"carried over: {name}")
+            continue
+        there = {cell.get("id") for cell in cells}
+        free = next(filter(lambda one: one not in there, [name, *(f"{name}-mine-{count}" for count in range(1, 999))]))
+        cells.insert(place, {**mine, "id": free, "source": source.splitlines(keepends=True)})
+        place += 1
+        said.append(f"{'your own cell' if at is None else 'changed by the lesson too, yours stands below'}: {name}")
+    kept = next(path for path in map(copy.with_name, _names(copy.stem)) if not path.exists())
+    changes = difflib.unified_diff(_lines(taken if taken.exists() else copy), _lines(lesson), n=0, lineterm="")
+    said += [line[:SHOWN] for line in changes if line[0] in "+-" and line[:3] not in ("+++", "---")]
+    copy.rename(kept)
+    copy.write_text(json.dumps(made, ensure_ascii=False, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    taken.parent.mkdir(exist_ok=True)
+    taken.write_bytes(_bare(lesson))
+    return [*said, f"workbook/{copy.name} is the newer lesson; your copy of before is workbook/{kept.name}"]
+
+
+def _names(stem: str) -> list[str]:
+    return [f"{stem} (before{f' {count}' if count else ''}).ipynb" for count in range(999)]
+
+
+def _lines(path: Path) -> list[str]:
+    return [line for cell in _cells(path) for line in cell["source"].splitlines()]
 
 
 def main(arguments: list[str]) -> int:
     """Prepare the workbook and turn this process into JupyterLab at lesson 00; return its exit status."""
+    parser = argparse.ArgumentParser(description="Copies of the lessons in workbook/, opened in JupyterLab.")
+    parser.add_argument("--only-copy", action="store_true", help="make the copies and end, for VS Code and others")
+    parser.add_argument("--renew", metavar="05", help="take the newer lesson, with the answers of your copy, and end")
+    options, arguments = parser.parse_known_args(arguments)
     workbook = ROOT / "workbook"
+    if options.renew:
+        try:
+            print(*renew(options.renew, ROOT / "notebooks", workbook), sep="\n")
+        except ValueError as error:
+            parser.error(str(error))
+        return 0
     update = prepare(ROOT / "notebooks", workbook)
     if str(update):
         print(update, flush=True)
+    if options.only_copy:
+        print(f"Open the folder {workbook} with the Python of {sys.prefix}, and begin with {FIRST}.")
+        return 0
     first = ["--LabApp.default_url=/lab/tree/" + FIRST] if (workbook / FIRST).exists() else []
     print("JupyterLab prints its address below; Control-C ends it.", flush=True)
     from jupyterlab.labapp import LabApp

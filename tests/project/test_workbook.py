@@ -41,7 +41,7 @@ def test_a_copy_shows_no_output_and_new_outputs_alone_are_no_newer_lesson(folder
     assert copied["cells"] == [bare, seen]
     cells = [cell | {"execution_count": 2}, drawing | {"outputs": []}]
     lesson.write_text(json.dumps({"cells": cells, "metadata": {}}), encoding="utf-8")
-    (folders[1] / workbook.RECORD).unlink()
+    (folders[1] / workbook.TAKEN / lesson.name).unlink()
     assert workbook.prepare(*folders).newer == ()
 
 
@@ -54,7 +54,7 @@ def test_a_copy_says_of_its_kernel_what_jupyterlab_would_write_and_that_alone_is
     specs = KernelSpecManager().get_kernel_spec("python3")
     assert written["kernelspec"] == {**metadata["kernelspec"], "display_name": specs.display_name}
     assert written["language_info"] == IPythonKernel.language_info
-    (folders[1] / workbook.RECORD).unlink()
+    (folders[1] / workbook.TAKEN / lesson.name).unlink()
     assert workbook.prepare(*folders).newer == ()
 
 
@@ -110,14 +110,48 @@ def test_a_copy_with_answers_is_kept_and_a_newer_lesson_announced(folders):
     assert workbook.prepare(*folders).newer == ()
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]"])
-def test_a_damaged_record_loses_no_copy(folders, damage):
+def cell(name: str, source: str) -> dict:
+    return {"cell_type": "code", "id": name, "source": source, "outputs": [], "execution_count": None, "metadata": {}}
+
+
+def write(path: Path, *cells: dict) -> None:
+    path.write_text(json.dumps({"cells": cells, "metadata": {"kernelspec": {}}}), encoding="utf-8")
+
+
+def sources(path: Path) -> dict[str, str]:
+    return {each["id"]: "".join(each["source"]) for each in json.loads(path.read_text(encoding="utf-8"))["cells"]}
+
+
+def test_answers_are_carried_into_a_newer_lesson_and_nothing_is_lost(folders):
+    lessons, mine = folders
+    lesson, copy = lessons / "05_loop.ipynb", mine / "05_loop.ipynb"
+    stub = "def f():\n    raise NotImplementedError"
+    write(lesson, cell("a", "1"), cell("f-stub", stub), cell("b", "2"), cell("c", "3"), cell("gone", "4"))
     workbook.prepare(*folders)
-    copy = folders[1] / "00_start_here.ipynb"
-    copy.write_text("my answers", encoding="utf-8")
-    (folders[1] / workbook.RECORD).write_text(damage, encoding="utf-8")
-    assert workbook.prepare(*folders).copied == ()
-    assert copy.read_text(encoding="utf-8") == "my answers"
+    answers = [cell("a", "1"), cell("f-stub", "def f():\n    return 1"), cell("own", "my note"), cell("b", "22")]
+    write(copy, *answers, cell("c", "33"), cell("gone", "44"))
+    assert workbook.prepare(*folders).newer == ()
+    write(lesson, cell("new", "0"), cell("a", "1!"), cell("f-stub", stub + "  # !"), cell("b", "2"), cell("c", "3!"))
+    assert "python tools/workbook.py --renew 05" in str(workbook.prepare(*folders))
+    said = workbook.renew("05", *folders)
+    assert sources(copy) == {
+        "new": "0", "a": "1!", "f-stub": "def f():\n    return 1", "own": "my note", "b": "22", "c": "3!",
+        "c-mine-1": "33", "gone": "44",
+    }  # fmt: skip
+    assert said[:3] == ["carried over: f-stub", "your own cell: own", "carried over: b"]
+    assert "changed by the lesson too, yours stands below: c" in said and {"-1", "+1!", "-4"} <= {*said}
+    assert sources(mine / "05_loop (before).ipynb")["f-stub"] == "def f():\n    return 1"
+    assert workbook.prepare(*folders) == workbook.Update((), ())
+    assert workbook.renew("05", *folders) and (mine / "05_loop (before 1).ipynb").exists()
+    with pytest.raises(ValueError, match="name a lesson, such as 05"):
+        workbook.renew("77", *folders)
+
+
+def test_copies_alone_are_made_for_other_editors(folders, monkeypatch, capsys):
+    monkeypatch.setattr(workbook, "ROOT", folders[0].parent)
+    assert workbook.main(["--only-copy"]) == 0
+    said = capsys.readouterr().out
+    assert (folders[1] / "00_start_here.ipynb").exists() and str(folders[1]) in said and sys.prefix in said
 
 
 def test_the_set_up_names_what_is_missing_and_a_changed_file_makes_the_environment_out_of_date(tmp_path):
