@@ -24,8 +24,14 @@ _FRAME = f"background:{_TINT};padding:.5em .9em;margin:.2em 0;max-width:62em;lin
 _TOKEN = re.compile(r"[\w.+-]+|\s+|.", re.DOTALL)
 
 # For widgets, which take classes and no styles: put these into an HTML widget inside the box with the class.
-# What the keyboard is at: ipywidgets' own pale line of one pixel is hard to see.
+# What the keyboard is at: ipywidgets' own pale line of one pixel is hard to see. And what a widget is whose kernel has
+# ended, in words for the outermost one, instead of a sign of a broken chain on each.
 FOCUS = (
+    "<style>.jupyter-widgets-disconnected::before{content:'From an earlier session, so nothing happens here. Run this "
+    "cell again; if it needs the cells above: Run, Run All Above Selected Cell.'!important;color:inherit!important;"
+    "font:italic 13px/1.5 system-ui,sans-serif!important;white-space:normal}"
+    ".jupyter-widgets-disconnected .jupyter-widgets-disconnected::before{content:none!important}"
+    ".jupyter-widgets-disconnected :is(input,select,button,.noUi-target){opacity:.5;pointer-events:none}</style>"
     "<style>.jupyter-widgets :is(input,select,.noUi-handle,.widget-readout):focus-visible,.widget-button:focus-visible"
     "{outline:2px solid var(--jp-ui-font-color0,currentColor)!important;outline-offset:2px}</style>"
 )

@@ -8,14 +8,13 @@ import ast
 import math
 import re
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 
 from nbformat import NotebookNode, v4
 
 from tools.address import STATED
 
-__all__ = ["CHECK", "FOLDED", "LINKS", "STOP", "deeper", "door", "minutes", "stub", "with_stubs", "with_title", "words"]
+__all__ = ["CHECK", "FOLDED", "LINKS", "STOP", "deeper", "door", "minutes", "with_stubs", "with_title", "words"]
 
 LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
 # The end of a recap, the same everywhere.
@@ -25,8 +24,7 @@ FOLDED = "hide-input"
 PACE = dict.fromkeys(("06", "07", "08", "08b", "09", "10", "11", "12"), 1.3)
 CHECK = re.compile(r"^(?P<name>\w+) = lesson(?P<lesson>\w+)\.(?P=name)\.check\((?P=name)\)$")  # its last cell
 _STATED = re.compile(f"{STATED.pattern}s?")
-_CELL_COLUMNS, _COLUMNS = 88, 120
-_RAISES = "raise NotImplementedError"
+_COLUMNS = 120
 
 
 def checked(cell: NotebookNode) -> str:
@@ -80,6 +78,8 @@ def with_stubs(notebook: NotebookNode, package: Path) -> NotebookNode:
 
     A stub that has them stays as it is; one that is missing is made, above the cell that checks it.
     """
+    from gpu_course.checks import stub  # not above: it loads PyTorch
+
     cells: list[NotebookNode] = []
     for cell in notebook.cells:
         name, check = checked(cell), CHECK.match(cell.source)
@@ -99,66 +99,6 @@ def _dumped(source: str) -> str:
         return ast.dump(ast.parse(source))
     except SyntaxError:
         return ""
-
-
-def stub(text: str, name: str) -> str:
-    """Return the stub of an exercise from the text of its module: each body is `raise NotImplementedError`.
-
-    Where the task is a repair, it is the broken program.
-    """
-    tree = ast.parse(text)
-    (node,) = (one for one in tree.body if getattr(one, "name", "") == name)
-    assert isinstance(node, ast.FunctionDef | ast.ClassDef)
-    for one in tree.body:
-        if isinstance(one, ast.Expr) and ast.unparse(one).startswith(f"{name}.broken("):
-            assert isinstance(one.value, ast.Call)
-            from gpu_course.checks import edit  # imports torch
-
-            source = "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])
-            return edit(ast.literal_eval(one.value.args[0])).applied(source, name).rstrip()
-    described = ast.get_source_segment(text, node.body[0])
-    if isinstance(node, ast.FunctionDef):
-        return "\n".join([*_signature(text, node, ""), f"    {described}", f"    {_RAISES}"])
-    bases = f"({', '.join(map(ast.unparse, node.bases))})" if node.bases else ""
-    lines = [f"class {name}{bases}:", f"    {described}"]
-    for method in node.body:
-        if isinstance(method, ast.FunctionDef) and (method.name.startswith("__") or not method.name.startswith("_")):
-            lines += ["", *_signature(text, method, "    "), f"        {_RAISES}"]
-    return "\n".join(lines)
-
-
-def _signature(text: str, node: ast.FunctionDef, indent: str) -> list[str]:
-    """Return the lines of a signature, as the formatter lays them out in a cell."""
-    result = f" -> {ast.get_source_segment(text, node.returns)}" if node.returns else ""
-    head, tail, parts = f"{indent}def {node.name}(", f"){result}:", list(_parameters(text, node.args))
-    if len(line := head + ", ".join(parts) + tail) <= _CELL_COLUMNS:
-        return [line]
-    if len(line := f"{indent}    {', '.join(parts)}") <= _CELL_COLUMNS:
-        return [head, line, indent + tail]
-    return [head, *(f"{indent}    {part}," for part in parts), indent + tail]
-
-
-def _parameters(text: str, args: ast.arguments) -> Iterator[str]:
-    """Yield the parameters as they are written, with their defaults, and the marks between them."""
-    named = [*args.posonlyargs, *args.args]
-    defaults = [None] * (len(named) - len(args.defaults)) + args.defaults
-    for at, (one, default) in enumerate(zip(named, defaults, strict=True), start=1):
-        yield _parameter(text, one, default)
-        if at == len(args.posonlyargs):
-            yield "/"
-    if args.vararg or args.kwonlyargs:
-        yield f"*{ast.get_source_segment(text, args.vararg)}" if args.vararg else "*"
-    for one, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
-        yield _parameter(text, one, default)
-    if args.kwarg:
-        yield f"**{ast.get_source_segment(text, args.kwarg)}"
-
-
-def _parameter(text: str, one: ast.arg, default: ast.expr | None) -> str:
-    if default is None:
-        return str(ast.get_source_segment(text, one))
-    equals = " = " if one.annotation else "="
-    return f"{ast.get_source_segment(text, one)}{equals}{ast.get_source_segment(text, default)}"
 
 
 def door(room: Path, notebook: NotebookNode) -> str:

@@ -9,9 +9,10 @@ from gpu_course.checks.counted import OTHER
 from gpu_course.checks.engine import Exercise, exercise, unsolved
 from gpu_course.checks.mistakes import alike
 from gpu_course.checks.program import ProgramCase
+from gpu_course.checks.stubs import stub
 
 __all__ = [
     "OTHER", "Busy", "Case", "Edit", "Exercise", "ProgramCase", "Task", "WrongAnswer", "alike", "beside", "difference",
     "edges", "edit", "exercise", "explained", "read", "run_forked", "run_limited", "shown",
-    "source_of", "unsolved", "whole_numbers",
+    "source_of", "stub", "unsolved", "whole_numbers",
 ]  # fmt: skip

@@ -30,6 +30,7 @@ import sys
 import textwrap
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -45,6 +46,7 @@ from gpu_course.checks.child import examine_in_child
 from gpu_course.checks.comparison import shown
 from gpu_course.checks.mistakes import Mistake, Note, Recording, examined, recognised, recorded
 from gpu_course.checks.panel import buttons, right_panel, show_alone
+from gpu_course.checks.stubs import stub
 from gpu_course.checks.unread import syntax_error
 
 PATIENCE_S = 2.0  # a check that takes longer says what it is doing
@@ -235,8 +237,10 @@ class Exercise:
         return [said, f"Next: {task.title} ({name}, {task.minutes} min)."]
 
     def _buttons(self) -> Any:
-        """Return the widget that gives what hint(), solution() and reset() say."""
-        return buttons({"Hint": self._next_hint, "Solution": self._solution, "Forget": self._forget})
+        """Return the widget that gives what hint(), solution(), stub() and reset() say."""
+        return buttons(
+            {"Hint": self._next_hint, "Solution": self._solution, "Stub": self._stub, "Forget": self._forget}
+        )
 
     def untouched(self, answer: Any) -> bool:
         """Return whether `answer` is the lesson's stub: `raise NotImplementedError`, or the broken program as given."""
@@ -334,6 +338,14 @@ class Exercise:
     def _solution(self) -> str:
         styles = [f"Another style: {other.cost}.\n\n{other.source.rstrip()}" for other in self.alternatives]
         return "\n\n".join([source_of(self.reference).rstrip(), *styles])
+
+    def stub(self) -> None:
+        """Print the cell as the lesson gave it, to begin again."""
+        print(self._stub())
+
+    def _stub(self) -> str:
+        path = inspect.getfile(inspect.unwrap(self.reference))
+        return "The cell as it was, to copy:\n\n" + stub(Path(path).read_text(encoding="utf-8"), self.name)
 
     def reset(self) -> None:
         """Forget that this exercise was solved, and begin with the first hint again."""

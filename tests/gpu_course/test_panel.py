@@ -40,7 +40,7 @@ def test_a_panel_has_the_words_of_the_text_and_the_buttons_say_what_the_calls_sa
     assert words(wrong.panel._repr_html_()) == repr(wrong.panel).split()
     row, said, style = wrong.buttons().children
     assert style.value == look.FOCUS
-    for button, call in zip(row.children, ("hint", "solution", "reset"), strict=True):
+    for button, call in zip(row.children, ("hint", "solution", "stub", "reset"), strict=True):
         assert button.description.lower() == {"reset": "forget"}.get(call, call)
         button.click()
         lesson00.double._hinted = 0

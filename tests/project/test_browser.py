@@ -161,7 +161,7 @@ def test_the_keyboard_alone_runs_a_cell_guesses_asks_for_a_hint_and_moves_a_slid
         tab_to(page, "radio")
         page.keyboard.press("Space")
         said.filter(has_text="Your guess: on the CPU").wait_for()
-        for button, key in (("Hint", "Enter"), ("Solution", "Space"), ("Forget", "Enter")):
+        for button, key in (("Hint", "Enter"), ("Solution", "Space"), ("Stub", "Space"), ("Forget", "Enter")):
             before = page.evaluate(TEXT)
             tab_to(page, button)
             page.keyboard.press(key)
@@ -218,13 +218,17 @@ def test_a_saved_notebook_shows_its_widgets_when_it_is_opened_again(tmp_path):
                 lab.run_all()
             picture = lab.page.locator(".widget-image").first
             picture.wait_for()
+            said = picture.evaluate(
+                "image => getComputedStyle(image.closest('.jp-OutputArea-output').firstChild, '::before').content"
+            )
+            assert ("From an earlier session" in said) == again
             if not again:
                 lab.page.wait_for_timeout(500)
                 lab.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
                 lab.page.evaluate("() => window.jupyterapp.serviceManager.sessions.shutdownAll()")
         assert picture.evaluate("image => image.naturalWidth") > 600
         assert lab.page.locator(".course-ask input").is_visible()
-        assert lab.page.locator("button.widget-button").all_inner_texts() == ["Hint", "Solution", "Forget"]
+        assert lab.page.locator("button.widget-button").all_inner_texts() == ["Hint", "Solution", "Stub", "Forget"]
         assert "model not found" not in lab.page.content()
 
 

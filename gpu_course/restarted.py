@@ -1,7 +1,7 @@
 """A word under a NameError after a restart: the cells above have to run again.
 
-An extension of IPython. `tools/jupyterlab/ipython_kernel_config.py`, which is installed with the package, loads it into
-each kernel of its environment.
+An extension of IPython. The configuration in tools/jupyterlab/ipython, which is installed with the package, loads it
+into each kernel of its environment.
 """
 
 import json

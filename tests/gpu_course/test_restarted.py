@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from course_utils import restarted
+from gpu_course import restarted
 from tests import children
 
 CELLS = ["import torch\nfrom gpu_course import (\n    lesson05,\n)", "step, loss = 1, 2", "loss + step", "late = 1"]
@@ -27,9 +27,11 @@ def test_a_kernel_that_was_restarted_says_it_under_the_error(tmp_path):
     cells = [{"cell_type": "code", "source": source} for source in CELLS]
     (tmp_path / "05_loop.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
     config = "c.InteractiveShellApp.extensions.append"
-    shipped = (children.ROOT / "tools" / "jupyterlab" / "ipython_kernel_config.py").read_text(encoding="utf-8")
-    assert f'{config}("course_utils.restarted")' in shipped
-    run = ["-m", "IPython", "--ext=course_utils.restarted", "--colors=nocolor", "-c"]
+    shipped = (children.ROOT / "tools" / "jupyterlab" / "ipython" / "ipython_kernel_config.py").read_text(
+        encoding="utf-8"
+    )
+    assert f'{config}("gpu_course.restarted")' in shipped
+    run = ["-m", "IPython", "--ext=gpu_course.restarted", "--colors=nocolor", "-c"]
     env = {**children.os.environ, "JPY_SESSION_NAME": "x/05_loop.ipynb", "IPYTHONDIR": str(tmp_path)}
     said = [children.run(*run, cell, env=env, cwd=tmp_path).stdout for cell in ("loss + step", "typo")]
     assert "A cell above defines loss" in said[0] and "A cell above" not in said[1], sys.version
