@@ -182,6 +182,10 @@ def _unknown(name: str, known: str | None, source: str) -> str:
     if name.startswith("cuda"):
         return f"{name} is of CUDA's library for the host, which is not here: leave the host code out"
     reason = f'identifier "{name}" is undefined'  # nvcc's words
+    if re.fullmatch("__shfl(_up|_down|_xor)?|__(any|all|ballot)", name):
+        return (
+            f"{reason}: CUDA has {name}_sync, whose first argument is the mask of threads, 0xffffffff for a whole warp"
+        )
     known = next(iter(difflib.get_close_matches(name, _OWN_WORDS, 1, 0.9)), known)
     if _OF_CUDA.match(name) and known not in _OWN_WORDS:
         return f"{reason}. If CUDA has it, kernelcheck does not have it yet"
@@ -192,7 +196,10 @@ def _unknown(name: str, known: str | None, source: str) -> str:
 def _error(said: str, source: str, kernel: str) -> CompileError:
     """Return the first error of a compiler, at the reader's line."""
     lines, own = said.splitlines(), source.splitlines()
-    index = next((i for i, line in enumerate(lines) if re.search(r"\b(error|undefined reference)\b", line)), None)
+    errors = [i for i, line in enumerate(lines) if re.search(r"\b(error|undefined reference)\b", line)]
+    index = next(
+        (i for i in errors if "declared void" not in lines[i]), next(iter(errors), None)
+    )  # it follows from others
     index = next(
         (i for i, line in enumerate(lines) if "missing terminating" in line), index
     )  # it makes all that follow
