@@ -8,6 +8,7 @@ And which of the reader's lines is running, as what part of a training step?
 import functools
 import importlib.util
 import linecache
+import math
 import os
 import site
 import sys
@@ -19,7 +20,8 @@ from types import FrameType
 from typing import Any
 
 __all__ = [
-    "has_closure", "in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of", "stack", "warn",
+    "condition", "has_closure", "in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of", "stack",
+    "warn",
 ]  # fmt: skip
 
 _PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
@@ -127,6 +129,26 @@ def stack() -> list[str]:
             lines.append(named(code.co_filename, frame.f_lineno))
         frame = frame.f_back
     return lines
+
+
+def condition() -> str:
+    """Return the reader's line "if …:" that the innermost running line stands right below, or ""."""
+    program = _program()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_readers(frame.f_code.co_filename, frame.f_code.co_name, program):
+        frame = frame.f_back
+    if frame is None:
+        return ""
+    file, number = frame.f_code.co_filename, frame.f_lineno
+    inner = _indentation(linecache.getline(file, number))
+    while number > 1 and _indentation(linecache.getline(file, number)) >= inner:
+        number -= 1
+    above = linecache.getline(file, number).strip()
+    return named(file, number) if above.startswith("if ") else ""
+
+
+def _indentation(line: str) -> float:
+    return len(line) - len(line.lstrip()) if line.strip() else math.inf
 
 
 def place_of(error: BaseException) -> str:

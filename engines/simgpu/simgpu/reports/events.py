@@ -162,6 +162,13 @@ class HandStep(Event):
     keeps: bool
 
 
+class Scheduled(Event):
+    """A scheduler is built ("__init__"), or its `step()` is called."""
+
+    scheduler: Any
+    method: str
+
+
 class StepEnd(Event):
     """A training step ends: that of the first optimizer, one by hand, or where `simgpu.step()` says so."""
 
@@ -181,10 +188,32 @@ class ScalerCall(Event):
 
 # ---- functions --------------------------------------------------------------------------------------------------
 class Loss(Event):
-    """A loss of classes is called, such as "cross_entropy"."""
+    """A loss of classes is called, such as "cross_entropy"; targets that are `ignored` do not count."""
 
     name: str
     scores: torch.Tensor
+    target: Any
+    ignored: int
+
+
+class Softmax(Event):
+    """Softmax, or its logarithm, is taken of scores over a dimension."""
+
+    scores: torch.Tensor
+    dim: int
+
+
+class Divided(Event):
+    """A tensor of one number, which has a graph, is divided by a number of Python."""
+
+    tensor: torch.Tensor
+    divisor: float
+
+
+class Cut(Event):
+    """`detach()` is called of a tensor that has a graph."""
+
+    tensor: torch.Tensor
 
 
 class Difference(Event):

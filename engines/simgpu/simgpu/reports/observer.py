@@ -24,6 +24,7 @@ from torch.nn.modules.module import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LRScheduler, SequentialLR
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -33,7 +34,7 @@ from simgpu.device.tensor import SimTensor
 from simgpu.ground import places, turns
 from simgpu.ground.inductor import uncompiled
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import is_tracing, untraced
+from simgpu.ground.torch_internals import TORCH, is_tracing, untraced
 from simgpu.reports import events
 from simgpu.reports.events import HANDLERS, Event
 
@@ -92,8 +93,12 @@ class Observer:
 
     # ---- functions ----------------------------------------------------------------------------------------------
     def _put_hooks(self, put: Replacements) -> None:
+        known = TORCH.jit._builtins._get_builtin_table()  # TorchScript knows an operator by its function's identity
         for owner, name, before, after in _hooks():
-            put.put(owner, **{name: self._watched(getattr(owner, name), before, after)})
+            plain = getattr(owner, name)
+            put.put(owner, **{name: self._watched(plain, before, after)})
+            if id(plain) in known:
+                put.put_item(known, id(getattr(owner, name)), known[id(plain)])
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             put.put(nn.utils, **{name: _listing(getattr(nn.utils, name), self._watched)})
         clock = self._world.clock
@@ -205,6 +210,15 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None
         yield GradScaler, name, functools.partial(_scaler_call, name), None
     for name in ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"):
         yield _F, name, functools.partial(_loss, name), None
+    for name in ("softmax", "log_softmax"):
+        yield SimTensor, name, lambda scores, dim, *_, **__: _softmax(scores, dim), None
+        yield torch, name, lambda input, dim, *_, **__: _softmax(input, dim), None
+    for name in ("__truediv__", "div"):
+        yield SimTensor, name, lambda self, other, *_, **__: _divided(self, other), None
+    yield SimTensor, "detach", lambda self: None if self.grad_fn is None else events.Cut(self), None
+    for kind in (LRScheduler, CosineAnnealingWarmRestarts, SequentialLR):
+        yield kind, "step", lambda scheduler, *_, **__: events.Scheduled(scheduler, "step"), None
+    yield LRScheduler, "__init__", None, lambda _, scheduler, *__, **___: events.Scheduled(scheduler, "__init__")
     yield _F, "dropout", lambda input, p=0.5, training=None, *_, **__: events.Dropout(p, training), None
     yield _F, "scaled_dot_product_attention", _attention, None
     for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
@@ -237,8 +251,20 @@ def _scaler_call(name: str, scaler: GradScaler, *args: Any, **kwargs: Any) -> Ev
     return events.ScalerCall(name, scaler.is_enabled())
 
 
-def _loss(name: str, input: torch.Tensor, *args: Any, **kwargs: Any) -> Event:
-    return events.Loss(name, input)
+def _loss(
+    name: str, input: torch.Tensor, target: Any, weight: Any = None, size_average: Any = None,
+    ignore_index: int = -100, *_: Any, **__: Any,
+) -> Event:  # fmt: skip
+    return events.Loss(name, input, target, ignore_index)
+
+
+def _softmax(scores: Any, dim: Any) -> Event | None:
+    return events.Softmax(scores, dim % scores.dim()) if isinstance(dim, int) and scores.dim() else None
+
+
+def _divided(tensor: torch.Tensor, divisor: Any) -> Event | None:
+    number = isinstance(divisor, int | float) and not tensor.dim() and tensor.grad_fn is not None
+    return events.Divided(tensor, divisor) if number else None
 
 
 def _housekeeping(name: str, *args: Any, **kwargs: Any) -> Event:

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.device import state
@@ -43,7 +44,11 @@ class Program:
         self.passes: list[Pass] = []  # calls of models since the last step, and earlier ones that may still be used
         self.trained = WeakIdKeyDictionary()  # parameters that an optimizer changes, or the program itself
         self.training_lines: set[str] = set()  # that have called models whose results backward passes came through
-        self._known: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()  # of which that is known
+        self.updates: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()  # by optimizer
+        self.waiting: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[nn.Parameter]]] = (
+            weakref.WeakKeyDictionary()
+        )  # parameters that have got no gradient yet, by their optimizer
+        self.reached: list[nn.Parameter] = []  # those that have got their first one before the update that runs
         self.groups = 0  # of parameters, of all optimizers
         self.optimized = False  # whether an optimizer has begun a step
         self.closure = False  # whether an optimizer makes a step that has one
@@ -137,9 +142,14 @@ class Program:
 
     def on_update(self, event: events.Update) -> None:
         self.closure, self.optimized = event.closure, True
-        if event.optimizer not in self._known:
-            self._known.add(event.optimizer)
+        waiting = self.waiting.get(event.optimizer)
+        if waiting is None:
             self._train(event.parameters)
+            waiting = [weakref.ref(one) for one in event.parameters]
+        self.updates[event.optimizer] = self.updates.get(event.optimizer, 0) + 1
+        there = list(alive(waiting))
+        self.reached = [one for one in there if one.grad is not None]
+        self.waiting[event.optimizer] = [weakref.ref(one) for one in there if one.grad is None]
 
     def on_hand_step(self, event: events.HandStep) -> None:
         self.hand_steps += 1
@@ -152,7 +162,7 @@ class Program:
     def end_update(self) -> None:
         """Begin anew after an optimizer's step, of which all rules have been told."""
         self.backward_line = self.clear_line = ""
-        self.closure = False
+        self.closure, self.reached = False, []
 
     def end_step(self) -> None:
         """Count a step, of whose end all rules have been told."""

@@ -8,12 +8,11 @@ from types import FrameType
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import alive, tells_modes_apart
+from simgpu.reports.program import tells_modes_apart
 from simgpu.reports.rule import Outcome, Rule, Suspect
 
 _BETWEEN = ("torch.nn.modules.module", "simgpu.")  # frames between a registration and the reader's line
@@ -39,9 +38,6 @@ class LayerNeverCalled(Rule, about="result"):
         )  # layers: whose they are, their names there, and the lines that made them
         self._called: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._reached = WeakIdKeyDictionary()  # parameters that have got a gradient
-        self._waiting: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[nn.Parameter]]] = (
-            weakref.WeakKeyDictionary()
-        )  # those that have not, by their optimizer
 
     def on_registered(self, event: events.Registered) -> None:
         """Keep in mind the reader's line that has made a layer part of a module."""
@@ -63,24 +59,18 @@ class LayerNeverCalled(Rule, about="result"):
 
     def on_update(self, event: events.Update) -> None:
         """See which parameters have gradients now that had none."""
-        waiting = self._waiting.get(event.optimizer)
-        if waiting is None:
-            waiting = [weakref.ref(one) for one in event.parameters]
+        if self.program.updates[event.optimizer] == 1:
             self._looks.add(self.program.step + _GIVEN)
-        self._waiting[event.optimizer] = left = list[weakref.ref[nn.Parameter]]()
-        for parameter in alive(waiting):
-            if parameter.grad is None:
-                left.append(weakref.ref(parameter))
-            else:
-                self._reached[parameter] = True
-                self._mark_used(parameter)
+        for parameter in self.program.reached:
+            self._reached[parameter] = True
+            self._mark_used(parameter)
 
     def on_step_end(self, event: events.StepEnd) -> None:
         """After the first steps of a model, find layers that none has called."""
         if self.program.step + 1 not in self._looks:
             return
         self._looks.discard(self.program.step + 1)
-        unreached = {id(one()) for waiting in self._waiting.values() for one in waiting}
+        unreached = {id(one()) for waiting in self.program.waiting.values() for one in waiting}
         for part, (reference, name, line) in list(self._made.items()):
             owner = reference()
             if owner is None or owner._modules.get(name) is not part or (line, name) in self._used:

@@ -1,0 +1,71 @@
+"""Gradients of several batches add up before a step, and nothing divides them by the number of batches."""
+
+import weakref
+
+import torch
+
+from simgpu.ground import places
+from simgpu.reports import events
+from simgpu.reports.program import version
+from simgpu.reports.rule import Rule
+
+_MEANS = ("NllLoss", "MseLoss", "BinaryCrossEntropy", "SoftMarginLoss", "SmoothL1Loss", "HuberLoss", "MeanBackward")
+
+
+class AccumulatedSum(Rule, about="result", often="each step"):
+    text = (
+        "The gradients of several batches, each of a mean, add up before each step, and nothing divides the sum, so "
+        "that it grows with the number of batches. Divide the loss by it: `(loss / n).backward()`."
+    )
+    cure = "`(loss / n).backward()`"
+
+    def begin(self) -> None:
+        self._batches = self._means = 0  # batches of loaders, and backward passes of means, since the last step
+        self._lines: set[str] = set()
+        self._clipped = False
+        self._left: tuple[weakref.ref[torch.Tensor], int] | None = None  # a gradient, its version after the last pass
+
+    def on_loaded(self, event: events.Loaded) -> None:
+        self._batches += 1
+
+    def on_clip(self, event: events.Clip) -> None:
+        self._clipped = True
+
+    def on_backward(self, event: events.Backward) -> None:
+        self._means += len(event.roots) == 1 and is_mean(event.roots[0])
+        self._lines.add(places.place())
+
+    def on_backward_end(self, event: events.BackwardEnd) -> None:
+        gradient = next((one.grad for one in self.program.trained if one.grad is not None), None)
+        self._left = None if gradient is None else (weakref.ref(gradient), version(gradient))
+
+    def on_update(self, event: events.Update) -> None:
+        gradient = None if self._left is None else self._left[0]()
+        unchanged = gradient is not None and self._left is not None and version(gradient) == self._left[1]
+        passes, others = self.program.backwards, self._clipped or event.closure or len(self._lines) > 1
+        of_batches = passes == self._batches or "%" in places.condition()  # and not of several crops of one batch
+        if passes == self._means > 1 and of_batches and unchanged and not others:
+            self.note(*self._lines)
+
+    def on_updated(self, event: events.Updated) -> None:
+        self.begin()
+
+
+def is_mean(loss: torch.Tensor) -> bool:
+    """Return whether the last operation of a loss has taken a mean over all of its values."""
+    node = loss.grad_fn
+    if node is None or loss.dim() or not node.name().startswith(_MEANS):
+        return False
+    return getattr(node, "_saved_reduction", 1) == 1
+
+
+_EACH = (
+    "batch_size=64", "batch_size=16", "optimizer.zero_grad()\nscores", "scores",
+    "optimizer.step()\n", "KEPT.append(0)\nif len(KEPT) % 4 == 0:\n    optimizer.step(); optimizer.zero_grad()\n",
+)  # fmt: skip
+BAD = [(*_EACH, "loss.backward()")]
+GOOD = {
+    "divided": (*_EACH, "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) / 4"),
+    "divided later": (*_EACH, "optimizer.step();", "[p.grad.div_(4) for p in model.parameters()]; optimizer.step();"),
+    "a sum over samples": (*_EACH, "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y, reduction='sum')"),
+}  # fmt: skip
