@@ -30,11 +30,18 @@ _NO_TEXT = (b"PK\x03\x04", b"%PDF")  # how documents, workbooks and printed page
 
 @dataclass(frozen=True)
 class Lesson:
-    """How many of a lesson's exercises are solved."""
+    """How many of a lesson's exercises are solved, and whether those of its spine are."""
 
     number: str
     solved: int
     exercises: int
+    spine: bool = False
+
+    @property
+    def said(self) -> str:
+        """Return how much is solved, in words."""
+        more = ", spine done" if self.spine and self.solved < self.exercises else ""
+        return f"{self.solved} of {self.exercises}{more}"
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ class Progress:
 
     def _rows(self, signs: str) -> list[tuple[str, str, str]]:
         rows = (*self.lessons, self.total)
-        return [(row.number, f"{row.solved} of {row.exercises}", _bar(row, signs)) for row in rows]
+        return [(row.number, row.said, _bar(row, signs)) for row in rows]
 
     def __str__(self) -> str:
         return "\n".join(filter(None, [tables.text(self._rows("#."), _HEAD), self.next, self.note]))
@@ -99,12 +106,13 @@ def restore(line: str) -> Progress:
     return _summary(file.solved(), f"Restored {_count(len(said.solved))}, {len(new)} of them new here.")
 
 
-def follow(way: str) -> Progress:
+def follow(way: str, *, over: bool = True) -> Progress:
     """Follow a way, such as "evening", and return the progress on it: “Next” then names the exercises of its pages.
 
-    Raises ValueError with the names of all ways where there is none of that name.
+    Not `over` another one, it is followed only where none was chosen. Raises ValueError with the names of all ways
+    where there is none of that name.
     """
-    ways.follow(way)
+    ways.follow(way, over=over)
     return progress()
 
 
@@ -130,19 +138,37 @@ def _summary(solved: set[file.Key], note: str = "") -> Progress:
         names.setdefault(lesson, []).append(name)
     left = ways.in_order(key for key in exercises if key not in solved)
     first = exercises[left[0]] if left else None
-    following = f"Next: {first.task.title} (lesson {first.lesson}, {first.task.minutes} min)" if first else ""
-    if way := ways.chosen():
-        done = len(solved.intersection(way.exercises))
-        following = f"Your way, “{way.name}”: {done} of {len(way.exercises)} exercises. {following}"
+    way = ways.chosen()
+    following = f"Next: {first.task.title} ({_page(left[0], way)}, {first.task.minutes} min)" if first else ""
+    if way:
+        pages = (_ticked(page, solved) for page in way.pages)
+        following = f"Your way, “{way.name}”: {' · '.join(pages)}. {following}"
     others = len(solved - exercises.keys())
     kept = f"{_count(others)} of another version of the course kept." if others else ""
     return Progress(_lessons(names, solved), following or "Everything is solved.", f"{note} {kept}".strip())
 
 
+def _page(key: file.Key, way: ways.Way | None) -> str:
+    """Return where an exercise stands: on which page of the way, or in its own lesson."""
+    page = next((page for page in way.pages if key in ways.spine(page)), "") if way else ""
+    return f"lesson {page.partition('#')[0] or key[0]}"
+
+
+def _ticked(page: str, solved: set[file.Key]) -> str:
+    """Return a page of a way, with a tick where its spine is solved."""
+    spine = ways.spine(page)
+    done = len(solved.intersection(spine))
+    return f"{page.replace('#', ', ')} {'✓' if done == len(spine) else f'{done} of {len(spine)}'}"
+
+
 def _lessons(names: dict[str, list[str]], solved: set[file.Key]) -> tuple[Lesson, ...]:
     """Return how much of each lesson is solved, whose exercises have these names."""
-    rows = sorted(names.items())
-    return tuple(Lesson(lesson, sum((lesson, name) in solved for name in found), len(found)) for lesson, found in rows)
+    rows = []
+    for lesson, found in sorted(names.items()):
+        spine = ways.spine(lesson)
+        is_done = bool(spine) and solved.issuperset(spine)
+        rows.append(Lesson(lesson, sum((lesson, name) in solved for name in found), len(found), is_done))
+    return tuple(rows)
 
 
 def here(number: str) -> str:

@@ -18,7 +18,7 @@ _KEPT = "way"  # under which the chosen way is kept beside the progress
 
 @dataclass(frozen=True)
 class Way:
-    """A goal, and the numbers of the pages that lead to it; of each page the spine is enough."""
+    """A goal, and the pages or sections that lead to it, such as "02"; of each the spine is enough."""
 
     name: str
     goal: str
@@ -41,7 +41,7 @@ def ways() -> dict[str, Way]:
 
 
 def spine(page: str) -> list[solved.Key]:
-    """Return the exercises on the spine of a page, in its order, as pairs of lesson and name."""
+    """Return the exercises on the spine of a page or a section, in its order, as pairs of lesson and name."""
     pairs = (one.split(".") for one in _stated()["spine"].get(page, []))
     return [(lesson, name) for lesson, name in pairs]
 
@@ -51,12 +51,15 @@ def chosen() -> Way | None:
     return ways().get(solved.kept(_KEPT, str) or "")
 
 
-def follow(name: str) -> Way:
-    """Follow the way `name` from now on, and return it; raises ValueError with the names where there is none."""
+def follow(name: str, *, over: bool = True) -> Way:
+    """Follow the way `name` from now on, and return the one that is followed; not `over` another that was chosen.
+
+    Raises ValueError with the names of all ways where there is none of that name.
+    """
     if name not in ways():
         raise ValueError(f"name is {name!r}, it must be one of: {', '.join(ways())}")
-    solved.keep(_KEPT, lambda _: name, str)
-    return ways()[name]
+    solved.keep(_KEPT, lambda before: name if over or before not in ways() else before, str)
+    return chosen() or ways()[name]
 
 
 def in_order(every: Iterable[solved.Key]) -> list[solved.Key]:

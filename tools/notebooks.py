@@ -25,6 +25,7 @@ import tomllib
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import nbformat
 from nbformat import NotebookNode
@@ -172,31 +173,47 @@ def with_minutes(text: str) -> str:
     return re.sub(r"about \d+ hours(.*) about \d+ hours", rf"about {bold} hours\g<1> about {everything} hours", text)
 
 
+def _part(page: str) -> tuple[list[str], float]:
+    """Return the exercises on the spine of a page or of one of its sections, and the minutes that it takes."""
+    name, _, section = page.partition("#")
+    (path,) = (path for path in lessons() if number(path) == name)
+    notebook, heading, found, spent = read(path), "", [], 0.0
+    for cell, needed in zip(notebook.cells, exercises.minutes(notebook), strict=True):
+        if cell.cell_type == "markdown":
+            heading = [heading, *re.findall(r"^## (.*)", cell.source, re.MULTILINE)][-1]
+        if heading == section or not (section or heading.startswith("Deeper: ")):
+            check, spent = CHECK.match(cell.source), spent + needed
+            found += [f"{check['lesson']}.{check['name']}"] if check else []
+    return found, spent if section else float(STATED.search(notebook.cells[0].source)["spine"])
+
+
 def with_spines(text: str) -> str:
-    """Return the list of ways with the exercises on the spine of each page, in its order."""
+    """Return the list of ways with the exercises on the spine of each page and section, in its order."""
+    sections = [page for way in tomllib.loads(text)["ways"] for page in way["pages"] if "#" in page]
     rows = []
-    for path in lessons():
-        inside, found = True, []
-        for cell in read(path).cells:
-            if headings := re.findall(r"^## .*", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []:
-                inside = not headings[-1].startswith("## Deeper: ")
-            if inside and (check := CHECK.match(cell.source)):
-                found.append(f"{check['lesson']}.{check['name']}")
-        names = "".join(f'\n  "{name}",' for name in found)
-        rows.append(f'"{number(path)}" = [{names}\n]\n')
+    for page in [*map(number, lessons()), *sections]:
+        names = "".join(f'\n  "{name}",' for name in _part(page)[0])
+        rows.append(f'"{page}" = [{names}\n]\n')
     return text.partition("[spine]\n")[0] + "[spine]\n" + "".join(rows)
 
 
 def with_ways(text: str, folder: str = "") -> str:
-    """Return the README or the map of lesson 00 with the table of ways: goals, pages that lead there, and time."""
+    """Return the README or the map of lesson 00 with the table of ways: goals, pages that lead there, and time.
+
+    The guides of teachers are named in the README alone, which says in which `folder` the notebooks are.
+    """
     stated = tomllib.loads((ROOT / "gpu_course" / "ways.toml").read_text(encoding="utf-8"))["ways"]
-    pages = {number(path): path for path in lessons()}
+    files = {number(path): path.name for path in lessons()}
     rows = []
     for way in stated:
-        named = [f"[{page}]({folder}{pages[page].name})" for page in way["pages"]]
+        named = []
+        for page, _, section in (page.partition("#") for page in way["pages"]):
+            said, to = (f"{page}, *{section}*", f"#{quote(section.replace(' ', '-'))}") if section else (page, "")
+            named.append(f"[{said}]({folder}{files[page]}{to})")
+        named += [way["guide"]] if folder and "guide" in way else []
         links = " · ".join(named if len(named) < 8 else [named[0], "…", named[-1]])
-        spent = sum(int(STATED.search(read(pages[page]).cells[0].source)["spine"]) for page in way["pages"])
-        time = f"{spent} min" if spent <= 120 else f"{round(spent / 60)} h"
+        spent = sum(_part(page)[1] for page in way["pages"])
+        time = f"{5 * round(spent / 5)} min" if spent <= 120 else f"{round(spent / 60)} h"
         rows.append(f"| {way['goal']} | {links} | {time} |\n")
     table = "| I want to … | go to | it takes |\n|---|---|---|\n" + "".join(rows)
     return re.sub(r"\| I want to … \|.*\n(\|.*\n)+", lambda _: table, text)

@@ -35,6 +35,8 @@ td, th { border: .5pt solid #999; padding: .15em .4em; text-align: left; overflo
 a { color: inherit; text-decoration: none; }
 a.headerlink, details.hide:not(.below-input), button, .prev-next-footer { display: none; }
 """
+# What is of no use on paper.
+HIDDEN = "a.headerlink, script, .admonition.note, details.hide:not(.below-input), details.hide > summary"
 FOOT = (
     '<div style="width: 100%; text-align: center; font: 8px sans-serif;">'
     '<span class="pageNumber"></span> / <span class="totalPages"></span></div>'
@@ -55,7 +57,9 @@ def printable(site: Path) -> str:
     for path in notebooks.lessons():
         page = BeautifulSoup((site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8"), "html.parser")
         (article,) = page.select("article.bd-article")
-        for hidden in article.select("a.headerlink, script, details.hide:not(.below-input), details.hide > summary"):
+        for hidden in article.select(
+            "a.headerlink, script, .admonition.note, details.hide:not(.below-input), details.hide > summary"
+        ):
             hidden.decompose()
         for details in article.select("details"):
             details["open"] = ""
@@ -94,8 +98,8 @@ def main(site: Path = website.SITE) -> int:
         browser.close()
     source.unlink()
     index = site / "index.html"
-    shown = website.PDF_LINK.replace(" hidden", "")
-    notebooks.write(index, index.read_text(encoding="utf-8").replace(website.PDF_LINK, shown))
+    text = index.read_text(encoding="utf-8")
+    notebooks.write(index, text.replace(website.PDF_PLACE, website.PDF_LINK))
     print(f"The PDF is there: {(site / NAME).as_uri()}")
     return 0
 

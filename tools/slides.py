@@ -69,6 +69,14 @@ def _to_a_room(text: str) -> str:
     return text.removesuffix(notebooks.STOP).strip()
 
 
+def _to_its_end(text: str) -> str:
+    """Return a text without the last sentence, where a colon leads to what the slide does not show."""
+    if not text.endswith(":"):
+        return text
+    kept = re.sub(r"(?<=[.?!]) [^.?!\n]*:\Z", "", text)
+    return kept if kept != text else f"{text[:-1]}."
+
+
 def _read_aloud(source: str) -> str:
     """Return the code of a cell without its assertions, and without the line that reveals a result."""
     if source.startswith("%"):
@@ -104,6 +112,8 @@ def _slides(names: list[str], cells: dict[str, NotebookNode], lesson: NotebookNo
     The result of a prediction always stands on a slide of its own.
     """
     made = [shown(cells[names[0]], True)]
+    if len(names) == 1:
+        made[0].source = _to_its_end(made[0].source)
     heading = nbformat.v4.new_markdown_cell(made[0].source.partition("\n")[0])
     room = SCREEN - _height(made[0])
     for name in names[1:]:

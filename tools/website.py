@@ -20,6 +20,7 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import nbformat
 
@@ -32,8 +33,15 @@ __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
 ROOT = lessons.ROOT
 SITE, SOURCES = ROOT / "build" / "site", ROOT / "build" / "site-sources"
 
-# Shown once `make pdf` has printed the site.
-PDF_LINK = '<p id="course-pdf" hidden><a href="course.pdf">The course as one PDF, to print or to read offline</a></p>'
+# A place, and what stands there once `make pdf` has printed the site.
+PDF_PLACE = '<p id="course-pdf"></p>'
+PDF_LINK = '<p id="course-pdf"><a href="course.pdf">The course as one PDF, to print or to read offline</a></p>'
+# Below the title of each lesson.
+NO_KERNEL = """
+
+```{note}
+Nothing runs on this page: it shows what the cells gave on our machine. To run them and to write answers, [get the course](../index.md). You need no GPU.
+```"""  # noqa: E501
 
 GUESS = "Guess first, then open the result"
 START = '<p><a class="start" href="notebooks/00_start_here.html">Start with lesson 00</a></p>'
@@ -138,11 +146,14 @@ def explorer_page(name: str, data: dict[str, Any]) -> str:
 def with_alternatives(path: Path) -> str:
     """Return the notebook at `path` with an alternative text of each picture, and labels where terms are explained.
 
-    The result of a prediction opens at a click.
+    Below its title stands that nothing runs here. The result of a prediction opens at a click.
     """
     notebook, heading = nbformat.read(path, as_version=4), path.stem
     for cell in notebook.cells:
+        if cell.get("id") == "title":
+            cell.source += NO_KERNEL
         if cell.cell_type == "markdown":
+            cell.source = with_anchors(cell.source)
             cell.source = glossary.with_targets(cell.source, lessons.number(path))
         heading = ([heading] + re.findall(r"^#+ (.*)", cell.source, re.MULTILINE) * (cell.cell_type == "markdown"))[-1]
         title = re.match(r"# @title (.*)", cell.source)
@@ -170,6 +181,11 @@ def reference() -> str:
     return "# Reference\n\nWhat lessons may import, from the docstrings of `course_utils`.\n\n" + "\n".join(parts)
 
 
+def with_anchors(text: str) -> str:
+    """Return `text` with its links to sections of notebooks as the site names these: in small letters."""
+    return re.sub(r"(?<=\.ipynb#)[^)]+", lambda found: re.sub(r"[^\w-]", "", unquote(found[0]).lower()), text)
+
+
 def unaddressed() -> list[str]:
     """Return the notebooks whose badges or set-up cells lack the repository's address."""
     wanted = address.REPOSITORY.removeprefix("https://github.com/")
@@ -191,7 +207,7 @@ def pages(folder: Path) -> None:
     from course_utils import gpus
 
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    readme = outside(outside(readme, "LICENSE"), "engines/").replace("](docs/", "](")
+    readme = with_anchors(outside(outside(readme, "LICENSE"), "engines/").replace("](docs/", "]("))
     explored = [f"explorers/{name}" for name in EXPLORED]
     books = [f"notebooks/{path.stem}" for path in lessons.lessons()]
     others = [

@@ -520,8 +520,13 @@ def test_the_way_that_is_followed_comes_first_then_spines_then_what_goes_deeper(
     progress.follow("evening")
     assert ways.in_order(every)[0] == ("05", "evaluate")
     mark("05", "evaluate")
-    assert "Your way, “evening”: 1 of 7 exercises. Next: " in str(progress())
-    with pytest.raises(ValueError, match="evening, weekend"):
+    said = str(progress())
+    assert "Your way, “evening”: 00b 1 of 7. Next: " in said and "(lesson 00b, " in said
+    for key in ways.spine("00b"):
+        mark(*key)
+    assert "Your way, “evening”: 00b ✓" in str(progress())
+    assert progress.follow("weekend", over=False) == progress() and ways.chosen().name == "evening"
+    with pytest.raises(ValueError, match="evening, well"):
         progress.follow("nowhere")
 
 

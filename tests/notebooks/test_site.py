@@ -94,6 +94,8 @@ def test_slides_name_cells_and_every_lesson_has_some():
         assert headings[0].startswith("# ") and all(text.startswith("##") for text in headings[1:])
         assert len(headings) > 5 and len(set(headings)) > len(headings) / 2
         code = "\n".join(cell.source for cell in deck.cells if cell.cell_type == "code")
+        alone = [slides.deck(path, [names]).cells[-1].source for names in slide_cells if len(names) == 1]
+        assert not [text for text in alone if text.endswith(":")]
         assert not re.search(r"^assert |\.reveal\(|A good place to stop", "\n".join([code, *texts]), re.MULTILINE)
 
 
@@ -119,7 +121,7 @@ def small_site(tmp_path):
     for path in notebooks.lessons():
         text = f'<article class="bd-article"><h1>{path.stem}</h1><details class="hide">x</details>{hint}</article>'
         notebooks.write(tmp_path / "notebooks" / f"{path.stem}.html", text)
-    notebooks.write(tmp_path / "index.html", website.PDF_LINK)
+    notebooks.write(tmp_path / "index.html", website.PDF_PLACE)
     return tmp_path
 
 
@@ -130,7 +132,7 @@ def test_what_is_printed_has_every_lesson_in_order_its_hints_and_nothing_folded(
     assert "The authors of the course" in text
     monkeypatch.setattr(pdf, "chromium", lambda: None)
     assert pdf.main(small_site) == 0 and "No Chromium" in capsys.readouterr().out
-    assert (small_site / "index.html").read_text(encoding="utf-8") == website.PDF_LINK, "no link to a file that is not"
+    assert (small_site / "index.html").read_text(encoding="utf-8") == website.PDF_PLACE, "no link to a file that is not"
 
 
 @pytest.mark.slow
@@ -138,7 +140,7 @@ def test_what_is_printed_has_every_lesson_in_order_its_hints_and_nothing_folded(
 def test_the_course_is_printed_and_the_first_page_leads_to_it(small_site):
     assert pdf.main(small_site) == 0
     assert (small_site / pdf.NAME).read_bytes().startswith(b"%PDF")
-    assert "hidden" not in (small_site / "index.html").read_text(encoding="utf-8")
+    assert website.PDF_LINK in (small_site / "index.html").read_text(encoding="utf-8")
     assert not (small_site / "notebooks" / "course-to-print.html").exists()
 
 

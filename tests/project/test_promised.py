@@ -48,7 +48,7 @@ def tree(tmp_path_factory):
     (made / "notebooks").mkdir()
     cells = [
         notebooks.SETUP,
-        "import torch\n\nx = torch.ones(3, device=DEVICE)\nprint(x.sum().item())",
+        "import torch\n\nx = torch.ones(3, device=devices.pick())\nprint(x.sum().item())",
         "assert x.sum() == 3",
     ]
     code = [nbformat.v4.new_code_cell(source, execution_count=at) for at, source in enumerate(cells, start=1)]

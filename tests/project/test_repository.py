@@ -55,8 +55,8 @@ def test_the_conda_recipe_equals_pyproject():
 def test_the_conda_environment_has_what_its_users_run():
     """The README promises the lessons in JupyterLab and their tests there."""
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    conda = readme[readme.index("With conda:") :].partition("\n\n")[0]
-    assert "jupyter lab notebooks" in conda and "pytest --nbval notebooks" in conda
+    (conda,) = re.findall(r"^\| conda \|.*", readme, re.MULTILINE)
+    assert "python tools/workbook.py" in conda and "pytest --nbval notebooks" in conda
     recipe = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
     found = {Requirement(line).name for line in recipe["dependencies"][:-1]}
     assert found >= {"jupyterlab", "pytorch", "nbval", "ipywidgets", "matplotlib-base", "pytest", "pytest-xdist"}
