@@ -464,6 +464,31 @@ def test_shapes_alone_take_the_same_time_and_memory():
     assert not state.world.only_shapes
 
 
+SHAPES = """import copy, resource, torch
+from torch import nn
+resident = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+layer, before = nn.Linear(64, 50304, device="cuda"), resident()
+for optimizer in (torch.optim.AdamW([layer.weight], fused=True), torch.optim.SGD(layer.parameters(), momentum=0.9)):
+    x, y = torch.randn(4096, 64, device="cuda"), torch.randint(50304, (4096,), device="cuda")
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        logits = layer(x)
+        loss = nn.functional.cross_entropy(logits, y) + logits.softmax(1).gather(1, y[:, None]).mean()
+    loss.backward()
+    nn.utils.clip_grad_norm_(layer.parameters(), 1)
+    optimizer.step()
+    logits.detach().sum(1).cpu(), torch.outer(y.float(), y.float()), torch.zeros(4096, 50304, device="cuda")
+copy.deepcopy(logits.detach()), torch.empty(4096, 50304, requires_grad=True).cuda().sum().backward()
+print(resident() / before)
+"""
+
+
+def test_shapes_alone_take_no_memory_also_backward_and_in_the_optimizer(tmp_path):
+    pytest.importorskip("resource")
+    (tmp_path / "train.py").write_text(SHAPES)
+    ended = run(tmp_path, "--no-report", "--shapes", "--gpu", "A100 80GB", "train.py")
+    assert ended.returncode == 0 and float(ended.stdout) < 1.3, ended.stderr  # the logits alone: 2.6
+
+
 def test_without_a_session_there_is_no_report():
     with simgpu.cuda(gpus=2) as face, pytest.raises(RuntimeError, match="record=True"):
         face.report()

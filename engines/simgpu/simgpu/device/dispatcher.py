@@ -12,7 +12,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_map
 
-from simgpu.device import compiling, cpu_fallback, cudnn_layers, operators, state
+from simgpu.device import compiling, cpu_fallback, cudnn_layers, operators, shapes_only, state
 from simgpu.device.generators import advance, check_generator, drawing
 from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt
@@ -149,7 +149,8 @@ def make(
         operator = aten.zeros.default
     draws = torch.Tag.nondeterministic_seeded in operator.tags
     with drawing(kwargs.get("generator"), index) if draws else nullcontext():
-        inner = operator(*args, device=CPU, **kwargs)
+        only_shapes = state.world.only_shapes
+        inner = shapes_only.made(operator, args, kwargs) if only_shapes else operator(*args, device=CPU, **kwargs)
     if device_kind.limits:
         device_kind.refuse_dimensions(inner)
         device_kind.refuse_kernel(() if name.startswith(("empty", "zeros")) else (inner.dtype,))

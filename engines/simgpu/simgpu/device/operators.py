@@ -49,13 +49,14 @@ _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan 
 class Known:
     """Cached call of a simple operator on tensors of given layouts: form of the result, and cost.
 
-    Its kernels take `length_ns` at these `rates`, for what `bound` says.
+    Its kernels take `length_ns` at these `rates`, for what `bound` says. Where only shapes are wanted, `unwritten` says
+    whether its values are left out, None where that was not asked.
     """
 
-    __slots__ = ("bound", "cost", "is_view", "layout", "length_ns", "rates")
+    __slots__ = ("bound", "cost", "is_view", "layout", "length_ns", "rates", "unwritten")
 
-    def __init__(self, layout: Layout, is_view: bool, cost: Cost | None) -> None:
-        self.layout, self.is_view, self.cost = layout, is_view, cost
+    def __init__(self, layout: Layout, is_view: bool, cost: Cost | None, unwritten: bool | None = None) -> None:
+        self.layout, self.is_view, self.cost, self.unwritten = layout, is_view, cost, unwritten
         self.rates: Rates | None = None
         self.length_ns, self.bound = 0, ""
 
@@ -216,11 +217,13 @@ def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:
     known = plan.known.get(call)
     if plan.in_place:
         return _run_in_place(func, plan, args, tensors, inner, call)
-    if known is None or world.only_shapes:
+    if known is None or (world.only_shapes and known.unwritten is None):
         return _run_first(func, plan, tensors, inner, call)
+    if world.only_shapes and known.unwritten:
+        return _as_known(plan, known, tensors, inner, shapes_only.in_memory(known.layout))
     out = func._op(*inner)
     if out.dtype is not known.layout.dtype or out.stride() != known.layout.strides:  # a setting has changed meanwhile
-        return _accounted(plan, tensors, inner, out, call)
+        return _accounted(plan, tensors, inner, out, call, known.unwritten)
     return _as_known(plan, known, tensors, inner, out)
 
 
@@ -239,8 +242,9 @@ def _run_first(
         plan.row.lacks.refuse(tensors)
     if device_kind.limits and plan.computes:
         device_kind.refuse_kernel([layout.dtype for layout in layouts])
-    out = shapes_only.computed(func, plan, inner, {}) if state.world.only_shapes else func._op(*inner)
-    return _accounted(plan, tensors, inner, out, call)
+    out = shapes_only.computed(func, plan, inner, {}) if state.world.only_shapes else NotImplemented
+    unwritten = out is not NotImplemented if state.world.only_shapes else None
+    return _accounted(plan, tensors, inner, out if unwritten else func._op(*inner), call, unwritten)
 
 
 def _in_order(plan: Plan, layouts: list[Layout], inner: list[Any]) -> bool:
@@ -250,8 +254,9 @@ def _in_order(plan: Plan, layouts: list[Layout], inner: list[Any]) -> bool:
 
 
 def _accounted(
-    plan: Plan, tensors: list[SimTensor], inner: list[Any], out: torch.Tensor, call: tuple[Any, ...]
-) -> SimTensor:
+    plan: Plan, tensors: list[SimTensor], inner: list[Any], out: torch.Tensor, call: tuple[Any, ...],
+    unwritten: bool | None,
+) -> SimTensor:  # fmt: skip
     """Return the result of a simple operator as a tensor of its GPU, its bytes and time accounted.
 
     What a `call` of these layouts gives, and what it costs, is known from now on.
@@ -281,8 +286,8 @@ def _accounted(
         result = as_sim(out, index) if out.dtype.is_complex else dense(out, index)
     layout = layout_of(result)
     usual = is_view == plan.func.is_view and layout.usual and all([one.usual for one in layouts])
-    if usual and not world.only_shapes:
-        plan.learn(call, Known(layout, is_view, cost))
+    if usual:
+        plan.learn(call, Known(layout, is_view, cost, unwritten))
     return result
 
 
@@ -324,14 +329,16 @@ def _run_in_place(
 ) -> Any:
     """Run an operator that changes its first tensor and no shape; a `call` of the same layouts is known afterwards."""
     known, world = plan.known.get(call), state.world
-    if known is None or world.only_shapes or world.clock.failure is not None or shapes_in_place.any_stale():
+    if known is None or world.clock.failure is not None or shapes_in_place.any_stale():
         result = _run(func, plan, args, {})
         usual = result is args[0] and all([layout_of(tensor).usual for tensor in tensors])
-        if usual and plan.steady and not world.only_shapes:
+        if usual and plan.steady:
             cost = price(plan, [tensor._inner for tensor in tensors], [inner[0]], inner, {}, inner[0])
-            plan.learn(call, Known(layout_of(result), False, cost))
+            layout = layout_of(result)
+            plan.learn(call, Known(layout, False, cost, unwritten=layout.nbytes > shapes_only.SMALL_BYTES))
         return result
-    func._op(*inner)
+    if not (world.only_shapes and known.unwritten):
+        func._op(*inner)
     _queue(plan, known)
     return args[0]
 
@@ -451,7 +458,7 @@ def _read_number(index: int, out: Any) -> None:
 
 def _asserted(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, index: int) -> Any:
     """Run an operator on CPU tensors, or record that its kernel fails on GPU `index`."""
-    if plan.row.asserts:
+    if plan.row.asserts and not state.world.only_shapes:  # else an index may be anything
         return kernel_failures.run(func, plan.mutates, args, kwargs, index)
     return _computed(func, plan, args, kwargs)
 
@@ -488,8 +495,8 @@ def _changed(which: int | str, args: Args, kwargs: Kwargs) -> Any:
 
 def _computed(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     """Run an operator on CPU tensors; without values where only shapes are wanted."""
-    if state.world.only_shapes:
-        return shapes_only.computed(func, plan, args, kwargs)
+    if state.world.only_shapes and (out := shapes_only.computed(func, plan, args, kwargs)) is not NotImplemented:
+        return out
     if plan.way is None:
         return func(*args, **kwargs)
     return plan.way.compute(func, args, kwargs, [place for place in plan.mutates if isinstance(place, int)])
@@ -622,7 +629,8 @@ def _copy_(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     if type(source) is SimTensor and source.dtype is not target.dtype:
         device_kind.refuse_kernel((source.dtype, target.dtype))
     index, inner, values = target._index, target._inner, source._inner if type(source) is SimTensor else source
-    inner.copy_(values)
+    if not (state.world.only_shapes and shapes_only.leaves_out(inner)):
+        inner.copy_(values)
     if state.world.clock.failure is not None:
         refresh(target)  # what is written now is lost
     if type(source) is SimTensor:
@@ -664,6 +672,8 @@ def _to_host(target: torch.Tensor, source: SimTensor, non_blocking: bool) -> Non
     if state.world.clock.races is not None:
         state.world.clock.races.operation(source._index, [source], [])
     arrives = state.world.clock.copy(source._index, "D2H", nbytes, **how)
+    if state.world.only_shapes and shapes_only.leaves_out(target):
+        return
     if later:
         state.world.clock.arrive_later(arrives, target, source._inner.clone())
     else:
@@ -697,7 +707,7 @@ def _to_copy(func: Operator, args: Args, kwargs: Kwargs) -> torch.Tensor:
     if device.type != "cpu":
         raise RuntimeError(f"a tensor on {source.device} cannot be moved to {device}: this process has no such device")
     _refuse_cast_to_host(source.dtype, keywords.get("dtype") or source.dtype)
-    inner = func(source._inner, **keywords)
+    inner = _computed(func, Plan.of(func), (source._inner,), keywords)
     if state.world.clock.races is not None:
         state.world.clock.races.operation(source._index, [source], [])
     index, nbytes = source._index, sparse.nbytes(source._inner)

@@ -230,7 +230,7 @@ class SimTensor(torch.Tensor):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.dim() == 0 else object.__format__(self, spec)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
+    def __deepcopy__(self, memo: dict[Any, Any]) -> torch.Tensor:
         if id(self) in memo:
             return memo[id(self)]
         if not self.is_leaf:
@@ -248,8 +248,10 @@ class SimTensor(torch.Tensor):
         if device_kind.kind == "mps":  # there PyTorch copies the tensor, not the storage that others may share
             inner = self._inner.detach().clone()
         else:
-            inner = torch.empty(0, dtype=self.dtype, device=CPU)
-            inner.set_(copy.deepcopy(self.untyped_storage(), memo), self.storage_offset(), self.shape, self.stride())
+            storage, inner = self.untyped_storage(), torch.empty(0, dtype=self.dtype, device=CPU)
+            if state.world.only_shapes:  # nothing is copied: PyTorch takes what it finds here for the copy
+                memo.setdefault("torch", {}).setdefault(storage._cdata, torch.UntypedStorage(storage.nbytes()))
+            inner.set_(copy.deepcopy(storage, memo), self.storage_offset(), self.shape, self.stride())
         new: Any = adopt(inner, self._index)
         state.world.clock.kernel(self._index, "copy_", Cost(0, 2 * inner.nbytes))
         new = new.conj_physical() if self.is_conj() else new.neg() if self.is_neg() else new

@@ -35,10 +35,11 @@ class _Weight:
     @classmethod
     def of(cls, number: int, tensor: torch.Tensor) -> "_Weight":
         gradient = tensor.grad if tensor.is_leaf else None
+        values = values_of(tensor).detach()
         return cls(
             number,
             weakref.ref(tensor),
-            values_of(tensor).detach().clone(),
+            values.to("meta") if state.world.only_shapes else values.clone(),
             tensor._version,
             None if gradient is None else weakref.ref(gradient),
             0 if gradient is None else gradient._version,
