@@ -458,12 +458,12 @@ WRITTEN = "r = tl.arange(0, 8); tl.store(x + r, r.to(tl.float32)); "
 
 
 @pytest.mark.parametrize(("text", "said"), [
-    (f"{WRITTEN}tl.store(out + r, tl.load(x + 7 - r))", "reads element 7 of x, which another lane of it wrote"),
+    (f"{WRITTEN}tl.store(out + r, tl.load(x + 7 - r))", "reads element 7 of x, which another lane wrote"),
     (f"{WRITTEN}tl.debug_barrier(); tl.store(out + r, tl.load(x + 7 - r))", ""),
     (f"{WRITTEN}tl.store(out, tl.load(x + 3))", "reads element 3 of x"),
     (f"{WRITTEN}tl.store(out + r, tl.load(x + r) * 2); tl.store(x + r, 1.0)", ""),  # each lane its own
-    (f"{WRITTEN}tl.store(x + 7 - r, 9.0)", "writes element 7 of x, which another lane of it wrote (line 4)"),
-    ("r = tl.arange(0, 8); v = tl.load(x + 7 - r); tl.store(x + r, v)", "which another lane of it read"),
+    (f"{WRITTEN}tl.store(x + 7 - r, 9.0)", "writes element 7 of x, which another lane wrote (line 4)"),
+    ("r = tl.arange(0, 8); v = tl.load(x + 7 - r); tl.store(x + r, v)", "which another lane read"),
     (f"{WRITTEN}tl.atomic_add(out, 1.0); tl.store(out + 1 + r, tl.load(x + 7 - r))", ""),  # it is a barrier too
 ])  # fmt: skip
 def test_lanes_of_a_program_wait_for_one_another_at_a_barrier_alone(text, said):

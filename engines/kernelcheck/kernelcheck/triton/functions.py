@@ -245,7 +245,7 @@ def dot(
     dtype = I32 if a.dtype.kind < 2 else a.dtype if a.dtype.bits == 64 else wanted if a.dtype.bits == 16 else F32
     wide = np.int32 if a.dtype.kind < 2 else np.promote_types(a.dtype.numpy, np.float32)
     precision = str(input_precision or ("ieee" if allow_tf32 is False else "tf32")).lower()
-    rounded = _to_tf32 if precision == "tf32" and a.dtype is F32 else np.asarray
+    rounded = to_tf32 if precision == "tf32" and a.dtype is F32 else np.asarray
     data = rounded(a.data.astype(wide)) @ rounded(b.data.astype(wide))
     running[-1].report.flops += 2 * a.numel * b.shape[-1]
     if acc is not None and (acc.shape != data.shape or acc.dtype is not dtype):
@@ -254,7 +254,7 @@ def dot(
     return Block(data if acc is None else data + acc.data, dtype)
 
 
-def _to_tf32(numbers: np.ndarray) -> np.ndarray:
+def to_tf32(numbers: np.ndarray) -> np.ndarray:
     """Return float32 numbers with the 10 fractional bits of TF32, to the nearest.
 
     It is Triton's default: https://triton-lang.org/main/python-api/generated/triton.language.dot.html

@@ -27,7 +27,7 @@ import numbers
 import os
 import random
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -293,7 +293,11 @@ def _of_tuning(
 
 def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any], config: Config | None) -> Report:
     compiled(kernel, _on_copies(kernel, named, config), grid)
-    trial = functools.partial(_trial, kernel, grid, named, config)
+    return compared(functools.partial(_trial, kernel, grid, named, config))
+
+
+def compared(trial: Callable[..., Launch]) -> Report:
+    """Return the report of a run, with what a run in another order does otherwise as its fault."""
     first = trial()
     other = trial(seed=1, changed="") if first.report.fault is None else first
     if other.report.fault is not None:
@@ -308,7 +312,7 @@ def _twice(kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any], co
             fault for fault in first.undefined.values()
             if _difference(first, trial(changed="")) is not None
         )  # fmt: skip
-        what = f"element {difference[1]:,} of {difference[0]} depends on the order in which the programs run"
+        what = f"element {difference[1]:,} of {difference[0]} depends on the order in which the {first.word}s run"
         race = KernelFault("race", what, array=difference[0], element=difference[1])
         first.report.fault = next(itertools.chain(of_a_line, of_several), race)
     return first.report
@@ -338,10 +342,8 @@ def _trial(
     parts = [one.block.base if isinstance(one, TensorDescriptor) else one for _, one in _each(arguments, set())]
     pointers = [one for one in parts if isinstance(one, Pointer)]
     buffers = [one.buffer for one in pointers if type(one.buffer) is Buffer]
-    launch.buffers, launch.report.results = buffers, {one.name: one.tensor for one in buffers}
-    launch.report.sizes = {one.name: one.size for one in buffers}
-    stored = [one for one in buffers if launch.report.by_array[one.name].stored_bytes]
-    launch.report.unwritten = {one.name: one.unwritten() for one in stored}
+    launch.buffers = buffers
+    launch.sum_up()
     return launch
 
 

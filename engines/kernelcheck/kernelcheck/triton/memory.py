@@ -180,6 +180,7 @@ class Launch:
     """One run of a kernel: which program is running, whose lines, and, where it is watched, what it touched."""
 
     computes = True  # and does not only look at types and shapes
+    word = "program"  # for one of those that run at the same time
 
     def __init__(self, grid: tuple[int, int, int], watched: bool, changed: str | None = None) -> None:
         self.grid, self.watched = grid, watched
@@ -228,7 +229,7 @@ class Launch:
     def _turn(self, share: float) -> None:
         self._turns += share
         if self._turns > _MOST_TURNS:
-            what = f"program {self.name()} goes on after very many turns of a loop: does it never end?"
+            what = f"{self.word} {self.name()} goes on after very many turns of a loop: does it never end?"
             busiest = max(self._open, key=lambda line: self._open[line], default=None)
             raise KernelFault("endless", what, self.line(busiest), where=self.program)
 
@@ -297,7 +298,7 @@ class Launch:
                 element, did = int(elements[np.argmax(late)]), {"stored": "wrote", "loaded": "read"}[column]
                 verb = {"load": "reads", "store": "writes"}[kind]
                 what = (
-                    f"program {self.name()} {verb} element {element:,} of {buffer.name}, which another lane of it {did}"
+                    f"{self.word} {self.name()} {verb} element {element:,} of {buffer.name}, which another lane {did}"
                 )
                 line = buffer.column(f"{column} at line")[element]
                 there = f" (line {line})" if (frame := self._frame()) and frame.f_lineno != line else ""
@@ -319,7 +320,7 @@ class Launch:
         verb = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
         more = f", and {bad.size - 1:,} more outside" if bad.size > 1 else ""
         ends = f"whose last is {buffer.size - 1:,}" if buffer.size else "which has none"
-        what = f"program {self.name()} {verb} element {bad[0]:,} of {buffer.name}, {ends}{more}"
+        what = f"{self.word} {self.name()} {verb} element {bad[0]:,} of {buffer.name}, {ends}{more}"
         why = "the mask lets it through: compare it with the size" if masked else "there is no mask at this access"
         if bad[0] < 0 and buffer.size > _INT32:
             why = f"32 bits hold offsets up to {_INT32:,}, then they turn negative: "
@@ -336,6 +337,13 @@ class Launch:
         if self._remembered <= _MOST_TOUCHED:
             for (name, program), elements in self._touched.items():
                 self.report.touched.setdefault(name, {})[program] = np.unique(np.concatenate(elements))
+
+    def sum_up(self) -> None:
+        """Put what lies in the buffers into the report."""
+        self.report.results = {one.name: one.tensor for one in self.buffers}
+        self.report.sizes = {one.name: one.size for one in self.buffers}
+        stored = [one for one in self.buffers if self.report.by_array[one.name].stored_bytes]
+        self.report.unwritten = {one.name: one.unwritten() for one in stored}
 
     def _count(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, number: int) -> None:
         traffic = self.report.by_array[buffer.name]
@@ -389,14 +397,14 @@ class Launch:
         other = (who % x, who // x % y, who // (x * y)) if who >= 0 else None
         name = self.name()
         mine, self.program = self.program, other or self.program
-        them = f"program {self.name()}" if other else "several other programs"
+        them = f"{self.word} {self.name()}" if other else f"several other {self.word}s"
         self.program = mine
         now = {"load": "reads", "store": "writes", "atomic": "changes"}[kind]
         did = {"read": "reads", "wrote": "writes", "added": "changes by an atomic operation"}[before]
         did = did if other else did.replace("reads", "read").replace("changes", "change")
         there = f" (line {self._lines[when - 1]})" if other and self._lines[when - 1] != self._lines[-1] else ""
-        what = f"program {name} {now} element {element:,} of {buffer.name}, which {them} {did} too{there}"
-        why = "programs run in any order, and at the same time: the result depends on which comes first"
+        what = f"{self.word} {name} {now} element {element:,} of {buffer.name}, which {them} {did} too{there}"
+        why = f"{self.word}s run in any order, and at the same time: the result depends on which comes first"
         return self.fault("race", what, why, array=buffer.name, element=element)
 
 
