@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_PLACE = re.compile(r"(?P<file>cell|.*?)(?:, line |:)(?P<line>\d+)(?:: (?P<source>.*))?", re.DOTALL)
+_PLACE = re.compile(r"(?P<file>(?:code )?cell(?: \d+)?|.*?)(?:, line |:)(?P<line>\d+)(?:: (?P<source>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the program: "train.py", 12, "loss.item()". In a notebook `file` is "cell"; "", 0, "" is none."""
+    """A line of the program: "train.py", 12, "loss.item()"; `file` may be "cell", "code cell 3"; "", 0, "" is none."""
 
     file: str = ""
     line: int = 0

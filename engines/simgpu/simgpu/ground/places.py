@@ -10,6 +10,7 @@ import importlib.util
 import linecache
 import math
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -24,6 +25,7 @@ __all__ = [
     "warn",
 ]  # fmt: skip
 
+_NUMBERED = re.compile(r"<ipython-input-(\d+)-")  # a cell of a shell that counts them, as for a whole notebook
 _PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
 
 
@@ -160,15 +162,19 @@ def place_of(error: BaseException) -> str:
 
 
 @functools.cache
-def _named(file: str) -> str:
-    """Return how `file` is named before the number of a line."""
-    return "cell, line " if in_cell(file) else f"{Path(file).name}:"
+def _named(file: str, program: str) -> str:
+    """Return how `file` is named before the number of a line: from the program's folder, if it is in there."""
+    if in_cell(file):
+        cell = _NUMBERED.search(file)
+        return f"code cell {cell[1]}, line " if cell else "cell, line "
+    path, folder = Path(os.path.abspath(file)), Path(os.path.abspath(program)).parent
+    return f"{path.relative_to(folder).as_posix() if program and path.is_relative_to(folder) else path.name}:"
 
 
 def named(file: str, number: int) -> str:
     """Return how a line is named: "train.py:12: y = model(x)"."""
     text = linecache.getline(file, number).strip()
-    where = f"{_named(file)}{number}"
+    where = f"{_named(file, _program())}{number}"
     return f"{where}: {text}" if text else where
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import median
 
 from simgpu.clock import host_time
-from simgpu.clock.events import FIRST_BATCH, Event, Message, Step
+from simgpu.clock.events import FIRST_BATCH, Event, Message, Step, Work
 from simgpu.clock.events import Kernel as Queued
 from simgpu.clock.journal import Record
 from simgpu.clock.lines import Error, Line, Part, Row, rows
@@ -16,6 +16,7 @@ from simgpu.device.timelines import Gap, Timeline
 from simgpu.forecasts.parts import seconds_by_part
 from simgpu.forecasts.whatif import Basis
 from simgpu.machine.hosts import Host
+from simgpu.machine.machines import Machine
 from simgpu.reports.forms import Report
 from simgpu.reports.holdings import OWNERS, Held
 from simgpu.reports.report import Kernel
@@ -25,6 +26,8 @@ from simgpu.reports.session import Recording
 _MOST_KERNELS = 12
 _WORTH_DOUBLE = 0.1  # the share of a step from which on a line that computes with float64 is worth a look
 _ODD, _TELLING = 10, 4  # a step of so many times the usual events is odd, if there are so many steps to tell
+_TRAINING = ("backward", "recomputation", "optimizer step")  # phases
+_ALONE = 0.1  # or one of whose events so many have a line that no other step has
 _DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
 
 
@@ -34,7 +37,8 @@ def gather(session: Recording) -> Report:
     gpu = max(range(len(world.memory.gpus)), key=lambda index: held.peaks[index])
     at_peak = held.at_peak(gpu)
     owners = {owner: sum(one.nbytes for one in at_peak if one.owner == owner) for owner in OWNERS}
-    usual, odd = _usual(session.log.events)
+    recorded = [event for event in session.log.events if not (run.steps > 1 and _is_beginning(event))]
+    usual, odd, once_at = _usual(recorded)
     events, first, last = _window(usual)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
     timeline = Timeline.of(play(events, machine, gpus), first, last)
@@ -51,11 +55,13 @@ def gather(session: Recording) -> Report:
         optimizer=run.optimizer,
     )  # fmt: skip
     step_s = timeline.total_ns / steps / 1e9
+    own = session.own_work.rows()
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
         memory_lines=_memory_lines(at_peak), steps=run.steps,
         growth=list(session.growth.found), growth_turns=session.growth.turns,
         step_kind=_step_kind(session), recorded=steps, odd=odd, step_time=step_s,
+        once=_once(session, recorded, once_at, odd, step_s, machine), own=own,
         busy=timeline.utilisation(row), launching=_launching(charged, timeline),
         phases=seconds_by_part(timeline, row, gaps, steps),
         data_ms=session.data_ms, shapes=session.shapes,
@@ -66,6 +72,7 @@ def gather(session: Recording) -> Report:
             launching=_launching(charged, timeline),
             room=4 * sum(owners.values()) < capacity,
             doubles=_doubles(session, events, step_s),
+            step_s=step_s, own={str(Line(*row.parts)): row.seconds for row in own},
         )),
         errors=_errors(session), failure=session.failure,
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
@@ -85,18 +92,46 @@ def _host(events: list[Event], host: Host, first: int, last: int) -> dict[str, f
     return {part: seconds / (last - first) for part, seconds in parts.items()}
 
 
-def _usual(events: list[Event]) -> tuple[list[Event], int]:
-    """Return the events without those of odd steps, and how many these were: they have many more.
+def _is_beginning(event: Event) -> bool:
+    """Return whether a loader begins, which takes what is done once."""
+    return isinstance(event, Work) and event.name == FIRST_BATCH
 
-    Such as one that also makes a sample of a language model, letter by letter. The first step stays.
+
+def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
+    """Return the events without those of odd steps, how many these were, and the line with most of what is odd.
+
+    Such a step has many more events, as one that also makes a sample of a language model, letter by letter; or it is
+    the only one with some lines, which train nothing, as with a validation after the first step. The first step stays.
     """
     ends = [index + 1 for index, event in enumerate(events) if isinstance(event, Step)]
     steps = [events[begin:end] for begin, end in pairwise([0, *ends])]
     if len(steps) < _TELLING:
-        return events, 0
-    most = _ODD * median(len(step) for step in steps)
-    kept = [step for number, step in enumerate(steps) if number == 0 or len(step) <= most]
-    return [event for step in kept for event in step], len(steps) - len(kept)
+        return events, 0, ""
+    usual = median(len(step) for step in steps)
+    lines = [Counter(getattr(event, "line", "") for event in step) for step in steps]
+    training = {event.line for event in events if isinstance(event, Queued) and event.phase in _TRAINING}
+    times = Counter(line for found in lines for line in found)
+    alone = [Counter({line: n for line, n in found.items() if times[line] == 1}) for found in lines]
+    seldom = [found.total() > _ALONE * usual and training.isdisjoint(found) for found in alone]
+    odd = [number for number in range(1, len(steps)) if len(steps[number]) > _ODD * usual or seldom[number]]
+    most = sum((alone[number] or lines[number] for number in odd), Counter()).most_common(1)
+    kept = [event for number, step in enumerate(steps) if number not in odd for event in step]
+    return kept, len(odd), most[0][0] if most else ""
+
+
+def _once(session: Recording, recorded: list[Event], line: str, odd: int, step_s: float, machine: Machine) -> list[Row]:
+    """Return what is left out of a step, and how long it takes each time: beginnings of loaders, and odd steps."""
+    if session.run.steps < 2:
+        return []
+    began = [event for event in session.log.events if isinstance(event, Work) and event.name == FIRST_BATCH]
+    parts = rows(Part(event.line, event.length_ns / 1e9, 0, FIRST_BATCH) for event in began)
+    once = [replace(row, seconds=row.seconds / row.count) for row in parts]
+    if odd:
+        events, first, last = _window(recorded)
+        whole_s = Timeline.of(play(events, machine, len(session.world.memory.gpus)), first, last).total_ns / 1e9
+        extra_s = (whole_s - (last - first) * step_s) / odd
+        once.append(Row(*Line.of(line).parts, max(extra_s, 0.0), odd, 0, "done in one step, and in no other"))
+    return once
 
 
 def _window(events: list[Event]) -> tuple[list[Event], int, int]:
@@ -317,6 +352,7 @@ def _kernel(name: str, group: list[Record], timeline: Timeline, steps: int) -> K
     length_ns = bounds.total()
     flops, nbytes = sum(r.flops for r in group) / steps, sum(r.nbytes for r in group) / steps
     share = length_ns / timeline.total_ns if timeline.total_ns else 0.0
+    name = name.replace("_for_cpu", "")  # the CPU's kernel that computes the values
     return Kernel(name, len(group) / steps, length_ns / steps / 1e9, share, bounds.most_common(1)[0][0], flops, nbytes)
 
 

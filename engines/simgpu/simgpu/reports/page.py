@@ -30,6 +30,7 @@ from simgpu.reports.words import (
 
 _HERE = Path(__file__).parent
 _MOST = 15  # rows of a table
+_OPEN = ("Look at first", "Errors")  # sections; the others are folded
 
 
 def page(report: Values) -> str:
@@ -62,9 +63,13 @@ def fragment(report: Values) -> str:
         sections += of_a_step
     elif report.fits:
         sections = sections[:2]  # how far memory had come says nothing
-    parts = [f"<section><h2>{title}</h2>{content}</section>" for title, content in sections if content]
+    parts = {title: f"<section><h2>{title}</h2>{content}</section>" for title, content in sections if content}
+    details = "".join(part for title, part in parts.items() if title not in _OPEN)
+    opened = [parts[title] for title in _OPEN if title in parts]
+    if details:
+        opened.append(f"<details><summary>Memory, times, other GPUs and settings</summary>{details}</details>")
     return _template("fragment").substitute(
-        title=html.escape(title), answers="\n".join(said), sections="\n".join(parts)
+        title=html.escape(title), answers="\n".join(said), sections="\n".join(opened)
     )
 
 
@@ -182,15 +187,14 @@ def _table(
     """Return a table; cells in the columns `raw` are HTML, those in `numbers` end at the right."""
     heads = "".join(_head(column, name, numbers) for column, name in enumerate(head))
     cells = [[_cell(column, cell, head[column], numbers, raw) for column, cell in enumerate(row)] for row in rows]
-    body = "".join(f"<tr>{''.join(line)}</tr>" for line in cells)
+    body = "".join(f'<tr class="simgpu-row">{"".join(line)}</tr>' for line in cells)
     name = html.escape(caption)
     table = f"<table><caption>{name}</caption><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table>"
     return f'<div class="scroll" tabindex="0" role="region" aria-label="{name}">{table}</div>'
 
 
 def _head(column: int, name: str, numbers: Sequence[int]) -> str:
-    kind = ' class="number"' if column in numbers else ""
-    return f'<th scope="col"{kind}>{html.escape(name)}</th>' if name else "<td></td>"
+    return f'<th scope="col" {_class(column, numbers)}>{html.escape(name)}</th>' if name else "<td></td>"
 
 
 def _cell(column: int, cell: str, name: str, numbers: Sequence[int], raw: Sequence[int]) -> str:
@@ -198,6 +202,9 @@ def _cell(column: int, cell: str, name: str, numbers: Sequence[int], raw: Sequen
     content = cell if column in raw else html.escape(cell)
     label = f' data-name="{html.escape(name)}"' if name and content else ""
     if column == 0 and column not in numbers:
-        return f'<th scope="row">{content}</th>'
-    kind = ' class="number"' if column in numbers else ""
-    return f"<td{kind}{label}>{content}</td>"
+        return f'<th scope="row" {_class(column, numbers)}>{content}</th>'
+    return f"<td {_class(column, numbers)}{label}>{content}</td>"
+
+
+def _class(column: int, numbers: Sequence[int]) -> str:
+    return f'class="simgpu-cell{" number" * (column in numbers)}"'

@@ -50,7 +50,9 @@ class Values:
     - `growth`: lines whose values keep more memory alive from step to step; `growth_turns`: steps it was sought in;
     - `launching`: the share in which the GPU waits since the host launches one operation after the other;
     - `steps`, `step_kind`, `recorded`: how many steps, how they were found, how many the rows are means over;
-    - `odd`: how many steps are left out since they have more than ten times the operations of the others;
+    - `odd`: how many steps are left out, which did what the others do not; `once`: what is left out, and how long it
+      takes each time: that, and the first batches of loaders;
+    - `own`: what the program itself does on the CPU in a step, by line, as this machine does it; no other time has it;
     - `step_time`, `busy`, `idle`: seconds a step; the share of it, 0 to 1, in which the GPU computes, or does not;
     - `phases`: seconds of a step by what the GPU does or waits for; empty where nothing tells them apart;
     - `data_ms`: what a batch of a DataLoader was said to take; None for what it took on this machine;
@@ -79,6 +81,8 @@ class Values:
     step_kind: str
     recorded: int
     odd: int
+    once: list[Row]
+    own: list[Row]
     step_time: float
     busy: float
     launching: float
@@ -144,7 +148,9 @@ class Values:
         seconds = {row.parts: row.seconds for row in self.waits}
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
         named = {one.parts for one in habits}
+        explained = {code for one in habits for code in RULES[one.code].explains}
         waits = [one for row in self.waits if self._counts(row, named) and (one := self._suspected(row))]
+        waits = [one for one in waits if one.code not in explained]
         grown = [one for growth in self.growth if (one := MemoryGrows.named(growth))]
         results, times = ([one for one in habits if (one.about == "result") is wanted] for wanted in (True, False))
         left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)

@@ -6,7 +6,7 @@ it the fault, each with a part of the line that must be named; `GOOD` has edits 
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -41,12 +41,15 @@ class Outcome:
     """Figures of a run that decide whether a remark is worth making.
 
     `launching` is the share of the time in which a GPU waits for launches; `room`: a batch four times as large would
-    fit; `doubles` are lines whose kernels compute with float64 for long.
+    fit; `doubles` are lines whose kernels compute with float64 for long; `own` are seconds of the program's own work
+    in a step of `step_s`, by line.
     """
 
     launching: float = 0.0
     room: bool = False
     doubles: tuple[str, ...] = ()
+    step_s: float = 0.0
+    own: dict[str, float] = field(default_factory=dict)
 
 
 class Rule:

@@ -26,6 +26,7 @@ from simgpu.reports.compiled_step import ModelCalls
 from simgpu.reports.growth import GrowthWatch
 from simgpu.reports.holdings import Holdings
 from simgpu.reports.observer import Observer
+from simgpu.reports.own_work import OwnWork
 from simgpu.reports.passes import Passes
 from simgpu.reports.program import Program
 from simgpu.reports.reads import Reads
@@ -94,6 +95,7 @@ class Recording:
             self._put.put(self.world, fail=self._noting(self.world.fail))
             self.growth = GrowthWatch(self.holdings)
             self._observer = Observer(self._put)
+        self.own_work = OwnWork(lambda: self.log.number)
         self._put.put(threading, excepthook=self._telling(threading.excepthook))
         self.program = Program()
         self.reads = Reads(self.program)
@@ -117,6 +119,7 @@ class Recording:
         communication.finish()
         self.growth.end()
         self._ended_ns = self.world.clock.done_ns()
+        self.own_work.stop()
         self._put.undo()
         self._observer.tell(events.RunEnd(whole=not self._cut and self.failure is None))
         if self.model_calls is not None:
@@ -155,6 +158,7 @@ class Recording:
         self._observer.tell(events.StepEnd())
         self.program.end_step()
         self.growth.step(self.run.steps)
+        self.own_work.step()
         self.holdings.step = self.run.steps
         if self.world.clock.log is self.log:
             self.log.step()
@@ -170,6 +174,7 @@ class Recording:
         """Record no further events; steps and memory go on being counted."""
         if self.world.clock.log is self.log:
             self.world.clock.log = None
+        self.own_work.stop()
 
     def _show(self, where: str) -> None:
         now_s = time.perf_counter()

@@ -48,7 +48,20 @@ _NOT_SIMULATED = (
 
 def not_simulated(report: Values) -> tuple[str, ...]:
     """Return what is left out of the times of a report, in sentences."""
-    return (_ONLY_LAUNCHES if report.basis.machine.host.only_launches else _BY_CLASS, *_NOT_SIMULATED)
+    return (
+        _ONLY_LAUNCHES if report.basis.machine.host.only_launches else _BY_CLASS,
+        *own_sentence(report),
+        *_NOT_SIMULATED,
+    )
+
+
+def own_sentence(report: Values) -> list[str]:
+    """Say how long the program's own work takes on this machine, where that is more than a little."""
+    seconds = sum(row.seconds for row in report.own)
+    if seconds < max(0.1 * report.step_time, 5e-4):
+        return []
+    first = f", {seconds_text(report.own[0].seconds)} of it at {report.own[0].where}"
+    return [f"What a step does on the CPU of this machine, and nothing here counts: {seconds_text(seconds)}{first}."]
 
 
 def answer(report: Values) -> list[str]:
@@ -101,13 +114,14 @@ def nothing_sentence(report: Values) -> str:
     longest = next((row for row in report.waits if row.seconds >= 0.01 * report.step_time), None)
     if longest is not None:
         wait = f"{longest.where}: {longest.cause}, {seconds_text(longest.seconds)} a step"
-        return f"No line is worth a change{grows}. The GPU waits longest at {wait}."
+        return " ".join([f"No line is worth a change{grows}. The GPU waits longest at {wait}.", *own_sentence(report)])
     where = (
         "It waits for launches: see the time of a step."
         if report.launching >= 0.05
         else "Its kernels say where the time goes."
     )
-    return f"No line keeps the GPU waiting for 1 % of a step or more{grows}. {where}"
+    said = f"No line keeps the GPU waiting for 1 % of a step or more{grows}. {where}"
+    return " ".join([said, *own_sentence(report)])
 
 
 def steps_sentence(report: Values) -> str:
@@ -120,9 +134,10 @@ def steps_sentence(report: Values) -> str:
     ends = f"A step ends with {report.step_kind}"
     of = f"{report.recorded:,} of {report.steps:,} steps" if report.steps > 1 else "one step"
     first = "; the first one, in which much is done once, is left out" if report.steps > 1 else ""
-    number = "one step that has" if report.odd == 1 else f"{report.odd:,} steps that have"
-    odd = f" So {'is' if report.odd == 1 else 'are'} {number} more than ten times the operations of the others."
-    return f"{ends}. The figures are means over {of}{first}.{odd * (report.odd > 0)}"
+    once = "; ".join(f"{row.cause}, {seconds_text(row.seconds)} at {row.where}" for row in report.once)
+    return f"{ends}. The figures are means over {of}{first}." + f" Left out, too, is what comes seldom: {once}." * bool(
+        once
+    )
 
 
 def busy_sentence(report: Values) -> str:
@@ -143,7 +158,9 @@ def phases_sentence(report: Values) -> str:
 
 def data_sentence(report: Values) -> str:
     """Say where the time of loading data comes from."""
-    if "data" not in report.phases and not any(row.cause in (LOADING, FIRST_BATCH) for row in report.waits):
+    if "data" not in report.phases and not any(
+        row.cause in (LOADING, FIRST_BATCH) for row in [*report.waits, *report.once]
+    ):
         return ""
     if report.data_ms is not None:
         return f"A batch of a DataLoader takes {report.data_ms:g} ms: an input of this run."

@@ -1,0 +1,84 @@
+"""Work of the program itself between two operators of the GPU: NumPy, operators on the CPU, plain Python.
+
+No clock of a GPU knows it. A thread looks every few milliseconds at what the program's thread does: where that has
+asked nothing of the GPU meanwhile, the time that the processor took is the program's own, as this machine takes it.
+"""
+
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+import torch
+
+import simgpu
+from simgpu.clock.lines import Part, Row, rows
+from simgpu.ground import places
+
+EVERY_S = 0.002
+_LONG_S = 3 * EVERY_S  # without a look: something has kept Python busy that lets nobody else run
+_OURS = str(Path(simgpu.__file__).parent)
+_TORCH = str(Path(torch.__file__).parent)
+_WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of whatever a module does
+_ELSEWHERE = tuple(
+    str(Path(_TORCH) / part) for part in ("_dynamo", "_inductor", "_functorch", "fx", "optim", "utils/data")
+)
+
+
+class OwnWork:
+    """Looks at the thread that has made it until `stop`; `asked` grows with what is asked of the GPU."""
+
+    def __init__(self, asked: Callable[[], int]) -> None:
+        self._asked, self._thread = asked, threading.get_ident()
+        self._steps: list[Counter[str]] = [Counter()]  # seconds of each line, by step
+        self._ended = threading.Event()
+        clock = getattr(time, "pthread_getcpuclockid", None)
+        self._clock = None if clock is None else clock(self._thread)
+        threading.Thread(target=self._look, name="simgpu", daemon=True).start()
+
+    def step(self) -> None:
+        """Begin the next step."""
+        self._steps.append(Counter())
+
+    def stop(self) -> None:
+        self._ended.set()
+
+    def rows(self) -> list[Row]:
+        """Return what each line takes in a step, without the first one and without what only one step has done."""
+        steps = self._steps[1:-1] or self._steps[:1]
+        times = Counter(line for step in steps for line in step)
+        habits = {line for line, count in times.items() if count > 1 or len(steps) == 1}
+        return rows((Part(line, s) for step in steps for line, s in step.items() if line in habits), len(steps))
+
+    def _now_s(self) -> float:
+        """Return how long the thread has had a processor; where the system does not tell, how long it has lived."""
+        return time.perf_counter() if self._clock is None else time.clock_gettime(self._clock)
+
+    def _look(self) -> None:
+        then_s, before = self._now_s(), -1
+        while not self._ended.wait(EVERY_S):
+            frame = sys._current_frames().get(self._thread)
+            now_s, asked = self._now_s(), self._asked()
+            took_s, same = now_s - then_s, asked == before
+            then_s, before = now_s, asked
+            line = _own_line(frame) if same or took_s > _LONG_S else ""
+            if line:
+                self._steps[-1][line] += took_s if same else took_s - EVERY_S
+
+
+def _own_line(frame: FrameType | None) -> str:
+    """Return the reader's innermost line, "" where simgpu works for it, or something that is counted elsewhere."""
+    line = ""
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_ELSEWHERE):
+            return ""
+        if not line and code.co_filename.startswith(_OURS) and code.co_filename != _WATCHING:
+            return ""
+        if not line and places.is_readers(code.co_filename, code.co_name):
+            line = places.named(code.co_filename, frame.f_lineno)
+        frame = frame.f_back
+    return line

@@ -1,0 +1,32 @@
+"""The program's own work on the CPU takes longer than a tenth of a step."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from simgpu.ground.units import seconds_text
+from simgpu.reports.rule import Outcome, Rule, Suspect
+
+_WORTH = 0.1  # of a step
+_WORTH_S = 2e-3  # of a step: less cannot be told from what looks at it
+
+
+class HostWork(Rule, about="time"):
+    text = (
+        "Each step does {time} of work on the CPU here: NumPy, operators on CPU tensors, or Python. That is time of "
+        "this machine, and the {step} of a step are without it. Let a DataLoader's workers do it, or the GPU."
+    )
+    cure = "a DataLoader's workers, or the GPU"
+
+    def late_lines(self, outcome: Outcome) -> Iterable[str]:
+        worth_s = max(_WORTH * outcome.step_s, _WORTH_S)
+        return [line for line, seconds in outcome.own.items() if line and seconds >= worth_s][:1]
+
+    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
+        said = super().suspect(line, outcome)
+        times = {"time": seconds_text(sum(outcome.own.values())), "step": seconds_text(outcome.step_s)}
+        return said and replace(said, text=self.text.format(**times))
+
+
+_SUM = "scores = model(x)\n", "if len(y) == {}: table.repeat(4000, 1).sort(0)\nscores = model(x)\n"
+BAD = [(_SUM[0], _SUM[1].format(64), "table.repeat")]
+GOOD = {"little of it": (_SUM[0], _SUM[1].format(0))}
