@@ -55,10 +55,10 @@ KINDS = ("cuda", "mps", "xpu")
 _HOST = "a CPU computes here in place of the device, and the lesson times it"
 OF_KIND = {  # the same of the other kinds: cells left out, cells that may fail, and branches that are not taken
     kind: (
-        {},
+        {"03": {"roofline-here": "a CPU computes its products here, in twenty minutes"}},
         {
             "01": {"latency-cell": _HOST},
-            "03": {"roofline-here": _HOST},
+            "03": {"product-rates-here": _HOST},
             "05": {"bound": _HOST},
             "13": {"tests-run": "the child that runs the tests has this face already, and asks for CUDA's"},
         },

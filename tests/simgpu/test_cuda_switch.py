@@ -98,3 +98,14 @@ def test_a_wrong_argument_is_named_and_changes_nothing(arguments, kind, words):
     with pytest.raises(kind, match=words):
         simgpu.cuda(**arguments)
     assert simgpu.settings() == before and not torch.cuda.is_available()
+
+
+@pytest.mark.parametrize("kind", ["cuda", "xpu", "mps"])
+def test_a_profile_without_activities_records_those_of_the_kind(kind):
+    with getattr(simgpu, kind)(memory="1 GiB"):
+        a = torch.ones(8, 8, device=kind)
+        with torch.profiler.profile() as profiled:
+            (a @ a).relu()
+        found = {row.key: row.device_type.name for row in profiled.key_averages() if not row.key.startswith("aten::")}
+        shown = {"mm": kind.upper(), "relu": kind.upper()} if kind != "mps" else {}
+        assert shown.items() <= found.items() and set(found.values()) <= {"CPU", *shown.values()}

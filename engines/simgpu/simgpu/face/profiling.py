@@ -18,6 +18,7 @@ from torch.autograd.profiler_util import FunctionEvent
 from simgpu.clock import chrome_trace
 from simgpu.clock.journal import Record
 from simgpu.device import state
+from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
@@ -33,6 +34,7 @@ def replace(put: Replacements) -> None:
     }  # fmt: skip
     put.put(torch.autograd.profiler.emit_nvtx, __enter__=_ranges, __exit__=lambda self, *error: False)
     put.put(profile, **{name: _around(getattr(profile, name), function) for name, function in changed.items()})
+    put.put(torch.autograd, _supported_activities=_supported)
 
 
 def _around(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,12 +55,19 @@ def _make(
     use_cpu: bool = True,
     **kwargs: Any,
 ) -> None:
-    """C++ would time kernels by events of CUDA, for which it finds no driver: it is asked for the host alone."""
+    """Ask C++ for the host alone: it would time kernels by events of CUDA or XPU, for which it finds no driver."""
     if kwargs.pop("use_cuda", False):  # as programs of old say it
         use_device = "cuda"
-    cuda = use_device == "cuda"
-    plain(self, *args, use_device=None if cuda else use_device, use_cpu=use_cpu or cuda, **kwargs)
-    self._simulated, self._records, self._shows_host = cuda and self.enabled, [], use_cpu
+    ours = use_device == device_kind.current.name
+    plain(self, *args, use_device=None if ours else use_device, use_cpu=use_cpu or ours, **kwargs)
+    self._simulated, self._records, self._shows_host = ours and self.enabled, [], use_cpu
+
+
+def _supported() -> set[Any]:
+    """Return the activities that `profile()` records where a program names none: on MPS those of the CPU alone."""
+    kinds = torch.profiler.ProfilerActivity
+    names = ["CPU", *[device_kind.current.name.upper()] * (not device_kind.current.is_single)]
+    return {getattr(kinds, name) for name in names}
 
 
 def _ranges(self: Any) -> Any:
@@ -84,7 +93,7 @@ def _end(self: Any, plain: Callable[..., Any], *error: Any) -> Any:
 def _parse(self: Any, plain: Callable[..., list[FunctionEvent]], *args: Any, **kwargs: Any) -> list[FunctionEvent]:
     events = plain(self, *args, **kwargs)
     if _sees_gpus(self):
-        self.use_device = "cuda"
+        self.use_device = device_kind.current.name
         work = [record for record in self._records if record.kind in ("kernel", "copy")]
         _give_to_operators(events, work)
         events = events if self._shows_host else []
@@ -114,13 +123,14 @@ def _row(record: Record, start_ns: int, number: int) -> FunctionEvent:
     begin, end = (record.start_ns - start_ns) / 1000, (record.end_ns - start_ns) / 1000
     name = _COPIES[record.direction] if record.kind == "copy" else record.name
     where: dict[str, Any] = {"device_index": int(record.row.partition(":")[2]), "device_resource_id": record.stream}
-    cuda: dict[str, Any] = {
-        "device_type": TORCH.autograd.DeviceType.CUDA,
-        "use_device": "cuda",
+    name_of_kind = device_kind.current.name
+    rest: dict[str, Any] = {
+        "device_type": getattr(TORCH.autograd.DeviceType, name_of_kind.upper()),
+        "use_device": name_of_kind,
         "stack": [],
         "input_shapes": [],
     }
-    return FunctionEvent(number, name, record.stream, begin, end, flops=record.flops, **cuda, **where)
+    return FunctionEvent(number, name, record.stream, begin, end, flops=record.flops, **rest, **where)
 
 
 def _give_to_operators(events: list[FunctionEvent], work: list[Record]) -> None:
@@ -128,7 +138,7 @@ def _give_to_operators(events: list[FunctionEvent], work: list[Record]) -> None:
     calls: dict[str, deque[FunctionEvent]] = defaultdict(deque)
     ends: dict[tuple[str, int], float] = {}
     for event in sorted(events, key=lambda one: (one.time_range.start, -one.time_range.end)):
-        event.use_device = "cuda"
+        event.use_device = device_kind.current.name
         if event.name.startswith("aten::") and event.time_range.start >= ends.get(
             (event.name, event.thread), -math.inf
         ):

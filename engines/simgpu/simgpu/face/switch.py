@@ -251,11 +251,11 @@ def is_on() -> bool:
     return bool(_faces)
 
 
-_COMMON = tensors, devices, dlpack, compiling, modules
+_COMMON = tensors, devices, dlpack, compiling, modules, profiling
 _MODULES: dict[str, tuple[Any, ...]] = {
-    "cuda": (driver, *_COMMON, default_types, waits, nvml, smi, graphs, parallel, ranks, profiling),
+    "cuda": (driver, *_COMMON, default_types, waits, nvml, smi, graphs, parallel, ranks),
     "mps": (mac, *_COMMON),
-    "xpu": (intel, *_COMMON, profiling),
+    "xpu": (intel, *_COMMON),
 }
 
 
