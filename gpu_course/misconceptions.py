@@ -59,7 +59,7 @@ class Misconception:
     def link(self) -> str:
         """Return where to read again, as a link from another lesson in JupyterLab."""
         heading = self.section.replace("`", "").replace(" ", "-")
-        return f"{files()[self.lesson]}#{quote(heading)}"
+        return f"{files()[self.lesson]}#{quote(heading, safe='?')}"
 
 
 def every() -> list[Misconception]:

@@ -69,7 +69,7 @@ class Progress:
     def _repr_html_(self) -> str:
         look = {2: 'aria-hidden="true" style="font-family: monospace"'}
         remarks = "".join(f"<p>{html.escape(text)}</p>" for text in (self.next, self.note) if text)
-        return tables.to_html(self._rows("■□"), _HEAD, attributes=look) + remarks
+        return tables.to_html(self._rows("█░"), _HEAD, attributes=look) + remarks
 
 
 def progress() -> Progress:

@@ -165,7 +165,7 @@ def show_step(line):
     )
     if download and (download[2] or download[1] == "torch"):
         print("  " + download[1] + (f": {download[2]}" if download[2] else ""), flush=True)
-    if line.startswith("Installing collected packages: "):
+    if line.count(",") > 5 and line.startswith("Installing collected packages: "):
         print(f"  installing {len(line.split(','))} packages, a minute or two", flush=True)
 
 

@@ -208,7 +208,9 @@ def with_ways(text: str, folder: str = "") -> str:
     for way in stated:
         named = []
         for page, _, section in (page.partition("#") for page in way["pages"]):
-            said, to = (f"{page}, *{section}*", f"#{quote(section.replace(' ', '-'))}") if section else (page, "")
+            said, to = (
+                (f"{page}, *{section}*", f"#{quote(section.replace(' ', '-'), safe='?')}") if section else (page, "")
+            )
             named.append(f"[{said}]({folder}{files[page]}{to})")
         named += [way["guide"]] if folder and "guide" in way else []
         links = " · ".join(named if len(named) < 8 else [named[0], "…", named[-1]])

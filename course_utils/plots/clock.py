@@ -30,11 +30,14 @@ _LONGEST = 92  # letters of a line below the picture, with which it ends before 
 _Blamed = dict[tuple[str, str, str], tuple[str, "Gap"]]
 
 
-def timeline(seen: Timeline | None, title: str = "", *, causes: bool = True) -> Figure | None:
+def timeline(
+    seen: Timeline | None, title: str = "", *, causes: bool = True, until_ms: float | None = None
+) -> Figure | None:
     """Return the picture of a timeline: one row for the host, for each GPU one of kernels, of copies and of messages.
 
     Behind them stand the parts of a training step; what a GPU lost by computing nothing is red, and the lines that
-    caused most of it are listed below, with `causes`. Of None, which `devices.on_simulated` returns where nothing can
+    caused most of it are listed below, with `causes`. Pictures to be compared share an axis: it ends at `until_ms`, or
+    with the timeline. Of None, which `devices.on_simulated` returns where nothing can
     be simulated, there is no picture, but None.
     """
     if seen is None:
@@ -52,7 +55,7 @@ def timeline(seen: Timeline | None, title: str = "", *, causes: bool = True) -> 
         for kind in kinds:
             _draw_records(axes, height, seen.select(kind, row))
     texts = [*(f"{number}  {text}" for number, (text, _) in enumerate(blamed.values(), 1)), _label(seen)]
-    _finish(figure, axes, [name for name, *_ in rows[::-1]], seen.total_ms, texts)
+    _finish(figure, axes, [name for name, *_ in rows[::-1]], until_ms or seen.total_ms, texts)
     return figure
 
 

@@ -7,6 +7,7 @@ import contextlib
 import functools
 import html
 import io
+import os
 from typing import TYPE_CHECKING, Any
 
 from course_utils.plots.units import plain_decades
@@ -185,6 +186,8 @@ def _picture_class() -> type:
         said: str
 
         def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> tuple[dict, dict]:
+            if "JPY_SESSION_NAME" in os.environ:  # a page of Jupyter, which gives a picture of itself no words
+                return {"text/html": to_html(self, repr(self)), "text/plain": repr(self)}, {}
             width, height = _css_size(self)
             shown = {"image/png": _base64(png(self)), "text/plain": repr(self)}
             return shown, {"image/png": {"width": width, "height": height}}

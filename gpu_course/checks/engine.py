@@ -216,7 +216,7 @@ class Exercise:
     def _show_right(self, where: str) -> None:
         more = " and another style" if self.alternatives else ""
         shows = f"lesson{self.lesson}.{self.name}.solution() shows ours{more}."
-        right_panel(self.name, where, [shows, *self._what_next()], self._buttons).show()
+        right_panel(self.name, where, [shows, *filter(None, self._what_next())], self._buttons).show()
 
     def _what_next(self) -> list[str]:
         """Return how much of the lesson is solved, and which of its exercises comes next."""
@@ -231,7 +231,9 @@ class Exercise:
         said += f" of lesson {self.lesson} are solved."
         following = ways.left((self.lesson, self.name), keys)
         if not following:
-            return [said]
+            way = ways.chosen()
+            is_last = way and (self.lesson, self.name) in way.exercises
+            return [said, f"All exercises of your way, “{way.name}”, are solved." if way and is_last else ""]
         number, name = following[0]
         task = getattr(importlib.import_module(f"gpu_course.lesson{number}"), name).task
         return [said, f"Next: {task.title} ({name}, {task.minutes} min)."]

@@ -75,7 +75,7 @@ def test_bytes_for_each_parameter(job, fmt, bytes_each):
 
 
 @pytest.mark.parametrize(("wrong", "message"), [
-    ({"job": "x"}, "job is 'x', it may be one of: training"), ({"fmt": ["fp32"]}, "fmt is .*, it may be one of: fp32"),
+    ({"job": "x"}, "job is 'x', it may be one of: training"), ({"fmt": ["fp32"]}, "fmt is .*, it may be one of: bf16"),
     ({"parameters": 0}, "parameters must be a number above 0"), ({"parameters": "1"}, "parameters must be .* '1'"),
     ({"tokens": 0}, "tokens must be at least 1, not 0"), ({"tokens": "1"}, "tokens must be .* not '1'"),
     ({"watts": -1}, "watts must be .* not -1"), ({"watts": None}, "watts must be .* not None"),

@@ -94,7 +94,7 @@ all     2 of 4  #####.....
 Next: Pick (lesson 01, 5 min)"""
     assert str(progress()) == repr(progress()) == expected
     shown = progress()._repr_html_()
-    assert shown == progress()._repr_html_() and "<td>1 of 3</td>" in shown and "■■■□□□□□□□" in shown
+    assert shown == progress()._repr_html_() and "<td>1 of 3</td>" in shown and "███░░░░░░░" in shown
 
 
 def test_the_bar_is_full_only_when_all_is_solved_and_empty_only_when_nothing_is():

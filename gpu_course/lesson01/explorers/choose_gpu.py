@@ -11,7 +11,7 @@ from gpu_course.explorers import Choice, Explorer, Slider
 __all__ = ["BYTES", "JOBS", "Candidate", "Choices", "choose", "explore"]
 
 JOBS = ("training", "generating text")
-BYTES = {"fp32": 4, "fp16": 2, "bf16": 2}
+BYTES = {"bf16": 2, "fp16": 2, "tf32": 4, "fp32": 4}  # of a number in memory; TF32 rounds only inside a product
 _ADAM_BYTES = 8  # two float32 states a parameter
 _LEGEND = {"compute": "arithmetic", "bandwidth": "memory traffic"}  # what bounds a step, in the words of the picture
 _MASTER_BYTES = 4  # mixed precision keeps the weights in float32 as well as the copy that computes
@@ -167,7 +167,7 @@ def explore() -> Explorer:
     controls = [
         Choice("job", "Job", JOBS, "training"),
         Slider("parameters", "Parameters", sizes, 10**9, plots.count_text),
-        Choice("fmt", "Number format", tuple(BYTES), "fp32"),
+        Choice("fmt", "Number format", tuple(BYTES), "bf16"),
         Slider("tokens", "Tokens a step", tuple(2**n for n in range(0, 15, 2)), 4096),
         Choice("watts", "Power limit", (math.inf, 75, 150, 300, 450), math.inf, limit),
     ]
