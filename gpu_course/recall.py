@@ -7,7 +7,6 @@ Each lesson comes back one, three and six lessons after itself, with those of it
 question that was missed is asked again; a second run of the cell has other questions.
 """
 
-import functools
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -71,24 +70,15 @@ def ask(lesson: str) -> exam.Paper:
         turn = state["turns"].get(lesson, 0)
         asked = [(name, 1000 * int(lesson) + turn) for name in plan(lesson, state["missed"], turn)]
         made = exam.drawn(asked)
-        names = {found.name for found, _ in made}  # where there is no simulated GPU, some cannot be asked
-        asked = [each for each in asked if each[0] in names]
-        judged = functools.cache(functools.partial(_judged, asked))
 
         def say(number: int) -> exam.Judged:
-            return judged(number, paper.answers.get(number))  # pyright: ignore[reportOptionalMemberAccess]
+            return exam.judged(*made[number - 1], paper.answers.get(number))  # pyright: ignore[reportOptionalMemberAccess]
 
         title = "Three questions on earlier lessons, two minutes, no penalty."
         paper = _PAPERS[lesson] = exam.Paper(title, [item.question() for _, item in made], say=say)
-        paper.taken = lambda number, value: _note(lesson, asked[number - 1][0], say(number).right, _all(paper))
+        paper.taken = lambda number, value: _note(lesson, made[number - 1][0].name, say(number).right, _all(paper))
         paper.above = here(lesson)
     return paper
-
-
-def _judged(asked: Sequence[tuple[str, int]], number: int, given: Any) -> exam.Judged:
-    """Return what an answer is worth. The item is drawn again for it: a paper that held it would show what is right."""
-    ((found, item),) = exam.drawn(asked[number - 1 : number])
-    return exam.judged(found, item, given)
 
 
 def _all(paper: exam.Paper) -> bool:

@@ -21,7 +21,7 @@ from course_utils import devices
 from gpu_course import fields, look, settings
 from gpu_course import solved as store
 from gpu_course.exam import items, kept, results
-from gpu_course.exam.items import Generator, Item, Question, several
+from gpu_course.exam.items import Generator, Item, several
 from gpu_course.exam.paper import Judged, Paper, judged
 from gpu_course.exam.results import MARK, PREFIX, SKILLS, Person, Result, class_section, read
 
@@ -32,7 +32,6 @@ __all__ = [
 
 EACH, MINUTES = 2, 15  # items of each skill; minutes for all
 _PAPERS: dict[str, "Examination"] = {}  # for the kernel's life: a cell that runs again keeps its fields
-_ASKED: dict[str, list[tuple[str, int]]] = {}  # by seal: what is drawn again to judge; no examination holds it
 
 
 def bank(skill: str = "") -> list[Generator]:
@@ -98,50 +97,46 @@ class Examination:
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._made: Paper | None = None
-        self._result: Result | None = None
+        self._made: list[tuple[Generator, Item]] | None = None  # the items, once they were looked at
+        self._paper: Paper | None = None
         self._state, self._note = kept.load(kind)
 
     @property
     def taken(self) -> bool:
         """Whether the result was shown, here or in another notebook."""
-        return self._result is not None or (self._state is not None and self._state.marks is not None)
+        return self._state is not None and self._state.marks is not None
 
     @property
     def paper(self) -> Paper:
         """The items, without their answers; they are drawn at the first look."""
-        if self._made is None:
-            state, questions = self._opened()
-            self._state = state
+        if self._paper is None:
+            questions = [item.question() for _, item in self._items()]
+            assert self._state is not None
             title = f"Examination {self.kind} the course: {len(questions)} items, {MINUTES} minutes."
-            taken = functools.partial(kept.answered, self.kind, state.seal)
-            self._made = Paper(f"{title} {self._note}".strip(), questions, state.answers, taken)
+            taken = functools.partial(kept.answered, self.kind, self._state.seal)
+            self._paper = Paper(f"{title} {self._note}".strip(), questions, self._state.answers, taken)
             if self.taken:
-                self._made.close(self._over())
-        return self._made
+                self._paper.close(self._over())
+        return self._paper
 
-    def _opened(self) -> tuple[kept.State, list[Question]]:
-        """Return what is kept of this examination and its questions; a new one is drawn where there is none."""
-        state = self._state
-        if state is not None and self.taken:
-            return state, [one.question for one in state.judged]
-        if state is not None:
-            asked = kept.pairs((store.kept("exam", dict) or {}).get(self.kind) or {"asked": []})
-            if {name for name, _ in asked} <= _known().keys():
-                questions = [item.question() for _, item in drawn(asked)]
-                if kept.seal(questions) == state.seal:
-                    _ASKED[state.seal] = asked
-                    return state, questions
-            self._note = kept.set_aside(self.kind)
-        asked = chosen(random.SystemRandom())
-        made = drawn(asked)
-        names = {found.name for found, _ in made}  # where there is no simulated GPU, some cannot be asked
-        questions = [item.question() for _, item in made]
-        asked = [each for each in asked if each[0] in names]
-        state = kept.State([name for name, _ in asked], kept.seal(questions))
-        _ASKED[state.seal] = asked
-        kept.save(self.kind, state, asked)
-        return state, questions
+    def _items(self) -> list[tuple[Generator, Item]]:
+        """Return the items: those that are kept, none where another machine or version had them, or new ones."""
+        if self._made is None:
+            state = self._state
+            if state is not None:
+                again = drawn(state.asked) if {name for name, _ in state.asked} <= _known().keys() else []
+                same = kept.seal([item.question() for _, item in again]) == state.seal
+                if same or self.taken:
+                    self._made = again if same else []
+                    return self._made
+                self._note = kept.set_aside(self.kind)
+            asked = chosen(random.SystemRandom())
+            self._made = drawn(asked)
+            names = {found.name for found, _ in self._made}  # where there is no simulated GPU, some cannot be asked
+            asked = [each for each in asked if each[0] in names]
+            self._state = kept.State(asked, kept.seal([item.question() for _, item in self._made]))
+            kept.save(self.kind, self._state)
+        return self._made
 
     def answer(self, number: int, value: float | str) -> str:
         """Answer item `number`, counted from 1, with a number, with the number of an option, or with "?".
@@ -155,45 +150,36 @@ class Examination:
 
         Where nothing was answered yet, nothing ends.
         """
-        if self._result is None:
-            if not self.taken:
-                stored, _ = kept.load(self.kind)
-                if stored is not None and stored.marks is not None:  # another notebook has ended it
-                    self._state = stored
-            self._result = self._known() if self.taken else self._judged()
-        return self._result or Result({}, {}, note="Nothing was answered yet, so there is no result.")
-
-    def _known(self) -> Result:
-        """Return the result as it was kept."""
+        if not self.taken:
+            stored, _ = kept.load(self.kind)
+            if stored is not None and stored.marks is not None:  # another notebook has ended it
+                self._state = stored
+        answers = self._state.answers if self.taken and self._state else self.paper.answers
+        if not (answers or self.taken):
+            return Result({}, {}, note="Nothing was answered yet, so there is no result.")
+        made = self._items()
+        marked = [judged(one, item, answers.get(at)) for at, (one, item) in enumerate(made, 1)]
         state = self._state
-        assert state is not None and state.marks is not None
-        missing = "" if state.judged else "Its items are not shown: another machine or version of the course has them."
-        return Result(state.marks, self._marks_before(), tuple(state.judged), len(state.asked), missing)
-
-    def _judged(self) -> Result | None:
-        """Judge the answers, keep the result and return it; None where there are no answers."""
-        paper = self.paper
-        if not paper.answers or self._state is None:
-            return None
-        made = drawn(_ASKED[self._state.seal])
-        marked = [judged(one, item, paper.answers.get(at)) for at, (one, item) in enumerate(made, 1)]
-        marks: results.Marks = {}
-        for (one, _), each in zip(made, marked, strict=True):
-            right, answered = marks.get(one.skill, (0, 0))
-            if not each.empty:
-                marks[one.skill] = right + each.right, answered + 1
-        believed = [each.belief for each in marked if each.belief]
-        self._state = kept.State(self._state.asked, self._state.seal, paper.answers, marks, believed, marked)
-        kept.save(self.kind, self._state)
-        paper.close(self._over())
-        return Result(marks, self._marks_before(), tuple(marked), len(marked))
+        assert state is not None
+        if not self.taken:
+            marks: results.Marks = {}
+            for (one, _), each in zip(made, marked, strict=True):
+                right, answered = marks.get(one.skill, (0, 0))
+                if not each.empty:
+                    marks[one.skill] = right + each.right, answered + 1
+            state.answers, state.marks = answers, marks
+            state.believed = [each.belief for each in marked if each.belief]
+            kept.save(self.kind, state)
+            self.paper.close(self._over())
+        missing = "" if marked else "Its items are not shown: another machine or version of the course has them."
+        return Result(state.marks or {}, self._marks_before(), tuple(marked), len(state.asked), missing)
 
     def _marks_before(self) -> results.Marks:
         return _marks("before") if self.kind == "after" else {}
 
     def reset(self) -> None:
         """Forget the items and the answers; others are drawn at the next look."""
-        self._made = self._result = self._state = None
+        self._made = self._paper = self._state = None
         self._note = ""
         kept.forget(self.kind)
 
@@ -287,5 +273,5 @@ def take(said: Person) -> None:
     believed = sorted(said.believed.elements())  # the line does not say by which of the two examinations
     for kind, marks in (("before", said.before), ("after", said.after)):
         if marks and not _marks(kind):
-            kept.save(kind, kept.State([], "", marks=marks, believed=believed))
+            kept.save(kind, kept.State([], "", {}, marks, believed))
             believed = []

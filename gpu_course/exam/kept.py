@@ -1,45 +1,36 @@
-"""What is kept of an examination beside the progress, and what of it can be read?
+"""State of an examination beside the progress: its items as generators and seeds, the answers, and the result.
 
-Its items and answers, and once its result was shown also that and every item with the right answer. What cannot be read
-is kept under another name, and a sentence says so.
+What cannot be read is kept under another name, and a sentence says so.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_course import misconceptions, sealing
 from gpu_course import solved as store
 from gpu_course.exam.items import Question, Value
-from gpu_course.exam.paper import Judged
 from gpu_course.exam.results import Marks, marks_of
 
 __all__ = ["State", "answered", "forget", "load", "save", "seal", "set_aside"]
 
 _KIND = "exam"
-_OTHER = "it was begun in another version of the course, whose items are not the same"
-
-
-class _Other(Exception):
-    """What is kept belongs to another version of the course."""
 
 
 @dataclass
 class State:
     """What is known of one examination.
 
-    - `asked`: the names of the generators; their seeds, which give the answers, stand in the file alone;
-    - `seal`: a checksum of all questions;
+    - `asked`: the generators with their seeds; `seal`: a checksum of all questions;
     - `answers`: by the number of the item; `marks`: None until the result was shown;
-    - `believed`: the misconceptions behind wrong answers; `judged`: every item with its right answer, in the end.
+    - `believed`: the misconceptions behind wrong answers.
     """
 
-    asked: list[str]
+    asked: list[tuple[str, int]]
     seal: str
     answers: dict[int, Value] = field(default_factory=dict)
     marks: Marks | None = None
     believed: list[str] = field(default_factory=list)
-    judged: list[Judged] = field(default_factory=list)
 
 
 def seal(questions: Sequence[Question]) -> str:
@@ -50,39 +41,31 @@ def seal(questions: Sequence[Question]) -> str:
 def load(kind: str) -> tuple[State | None, str]:
     """Return what is kept of the examination `kind`, None for nothing, and a remark on what could not be read."""
     stored = _all().get(kind)
-    if not stored:
-        return None, ""
     try:
-        return _read(stored), ""
-    except _Other:
-        return None, set_aside(kind)
+        return (_read(stored) if stored else None), ""
     except (AttributeError, KeyError, TypeError, ValueError):
-        return None, set_aside(kind, "it is damaged")
+        return None, set_aside(kind)
 
 
-def set_aside(kind: str, why: str = _OTHER) -> str:
+def set_aside(kind: str) -> str:
     """Keep what there is of an examination under another name, so that a new one can begin; return a remark on it."""
     number = 1
     while (name := f"{kind}-{number}") in _all():
         number += 1
     _change(lambda kept: {**{key: kept[key] for key in kept if key != kind}, name: kept.get(kind)})
-    return f"The examination that was begun cannot go on: {why}. It is kept as “{name}”, and a new one begins."
+    return (
+        "The examination that was begun cannot go on: it is damaged, or of another version of the course. It is kept "
+        f"as “{name}”, and a new one begins."
+    )
 
 
-def save(kind: str, state: State, asked: Sequence[tuple[str, int]] | None = None) -> None:
-    """Keep `state`, in place of what there was, whose generators and seeds stay unless `asked` says others."""
-    made = {"seal": state.seal, "answers": {str(at): each for at, each in state.answers.items()}}
+def save(kind: str, state: State) -> None:
+    """Keep `state`, in place of what there was."""
+    answers = {str(at): each for at, each in state.answers.items()}
+    made: dict[str, Any] = {"asked": state.asked, "seal": state.seal, "answers": answers}
     if state.marks is not None:
-        rows = [asdict(one) for one in state.judged]
-        made |= {"marks": {skill: list(each) for skill, each in state.marks.items()}}
-        made |= {"believed": state.believed, "judged": rows}
-
-    def change(kept: dict[str, Any]) -> dict[str, Any]:
-        before = kept.get(kind)
-        stood = before.get("asked", []) if isinstance(before, dict) else []
-        return {**kept, kind: {"asked": stood if asked is None else list(asked), **made}}
-
-    _change(change)
+        made |= {"marks": state.marks, "believed": state.believed}
+    _change(lambda kept: {**kept, kind: made})
 
 
 def answered(kind: str, of: str, number: int, value: Value) -> None:
@@ -111,44 +94,19 @@ def _change(change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
 
 
 def _read(state: dict[str, Any]) -> State:
-    """Return what is kept as a State. Raises an error where it is damaged, or cannot be gone on with."""
-    asked = [name for name, _ in pairs(state)]
+    """Return what is kept as a State. Raises an error where it is damaged."""
+    asked = [(str(name), int(seed)) for name, seed in state["asked"]]
     answers = {int(number): _value(value) for number, value in state["answers"].items()}
     if not answers.keys() <= {*range(1, len(asked) + 1)}:
         raise TypeError(f"answers to {sorted(answers)} of {len(asked)} items")
-    if "marks" in state and (answers or not asked):  # without items it comes from a line
-        known = {one.id for one in [*misconceptions.every(), *misconceptions.slips()]}
-        believed = [str(name) for name in state.get("believed", []) if name in known]
-        return State(asked, state.get("seal", ""), answers, marks_of(state["marks"]), believed, _judged(state))
-    if "seal" not in state:
-        raise _Other
-    return State(asked, str(state["seal"]), answers)
-
-
-def pairs(state: dict[str, Any]) -> list[tuple[str, int]]:
-    """Return the generators and seeds of what is kept of an examination. Raises an error where it is damaged."""
-    return [(str(name), int(seed)) for name, seed in state["asked"]]
+    if "marks" not in state:
+        return State(asked, str(state["seal"]), answers)
+    known = {one.id for one in [*misconceptions.every(), *misconceptions.slips()]}
+    believed = [str(name) for name in state.get("believed", []) if name in known]
+    return State(asked, state.get("seal", ""), answers, marks_of(state["marks"]), believed)
 
 
 def _value(value: Any) -> Value:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise TypeError(f"{value!r} is no answer")
     return value
-
-
-def _judged(state: dict[str, Any]) -> list[Judged]:
-    """Return the items of a result; none where they are damaged or of another version, and the marks remain."""
-    try:
-        return [_row(row) for row in state.get("judged", [])]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return []
-
-
-def _row(row: dict[str, Any]) -> Judged:
-    asked = row["question"]
-    question = Question(str(asked["text"]), str(asked["shown"]), str(asked["unit"]), tuple(map(str, asked["options"])))
-    for name in filter(None, (row["belief"], row["about"])):
-        misconceptions.get(name)
-    given = None if row["given"] is None else _value(row["given"])
-    steps = tuple(map(str, row["steps"]))
-    return Judged(question, given, bool(row["right"]), _value(row["answer"]), steps, row["belief"], row["about"])
