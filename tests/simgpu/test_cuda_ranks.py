@@ -225,26 +225,38 @@ def test_a_child_process_has_the_face_and_one_afterwards_has_not():
     assert subprocess.run(where, capture_output=True, text=True, check=True).stdout.split() == ["False"]
 
 
-FAILS = """import os
+FAILS = """import os, signal, sys
 import torch
 import torch.distributed as dist
 dist.init_process_group("nccl")
 rank = dist.get_rank()
 torch.cuda.set_device(rank)
-total = torch.ones(2, device="cuda")
-dist.all_reduce(total)
-if rank == 1:
-    raise ValueError("no batch for this rank")
-dist.all_reduce(total)
+weight = torch.ones(2, device="cuda", requires_grad=True)
+optimizer = torch.optim.SGD([weight])
+for step in range(4):
+    if step == 2 and rank == 1:
+        END
+    weight.sum().backward()
+    dist.all_reduce(weight.grad)
+    optimizer.step()
 """
+ENDS = {
+    "raise ValueError('no batch')": "Rank 1 failed at train.py:11: ValueError: no batch.",
+    "os.kill(os.getpid(), 9)": "Rank 1 was ended by SIGKILL (signal 9).",
+    "sys.exit(3)": "Rank 1 ended by itself at train.py:11 with status 3.",
+}
 
 
-def test_the_rank_that_failed_first_is_said_first(tmp_path):
+@pytest.mark.parametrize("end", ENDS)
+def test_the_rank_that_failed_first_is_said_first_and_what_all_had_done(tmp_path, end):
     """Rank 0 fails since rank 1 has ended, or is stopped by torchrun, whose own error names no line."""
-    (tmp_path / "train.py").write_text(FAILS, encoding="utf-8")
+    (tmp_path / "train.py").write_text(FAILS.replace("END", end), encoding="utf-8")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
     plain = {name: value for name, value in os.environ.items() if name not in names}
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
     done = children.run("-m", "simgpu", "--gpus", "2", *torchrun, cwd=tmp_path, env=plain)
     said = done.stderr.partition("\nReport for ")[2].splitlines()
-    assert said[1].startswith("Rank 1 failed at train.py:10: ValueError: no batch for this rank"), done.stderr[-3000:]
+    assert said[1].startswith(ENDS[end]) and "Each of the 2 ranks had done 2 steps." in said[1], done.stderr[-3000:]
+    assert (
+        said[0] == "2 × simulated T4" and ("on rank 1" if "out of" in said[1] else "rank 0 had done 2 steps") in said[2]
+    )

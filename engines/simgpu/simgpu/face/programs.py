@@ -1,6 +1,7 @@
 """`python -m simgpu`: a program, a package or a notebook that says `cuda`, `mps` or `xpu`, on simulated GPUs."""
 
 import argparse
+import os
 import runpy
 import sys
 import tempfile
@@ -83,27 +84,26 @@ def _run(program: Callable[[command_line.Session], None], wished: command_line.W
 
 
 def _run_in(program: Callable[[command_line.Session], None], wished: command_line.Wishes) -> None:
-    session = wished.start()
+    session, here = wished.start(), os.getpid()
     command_line.tell_children(wished)
     cpu_fallback.read_environment_late()
+    ended: BaseException | None = None
     try:
-        program(session)
-    except Exception as error:
-        session.failed(error)
-        wished.finish(session)
-        _show_only_program(error)
-        sys.excepthook(type(error), error, error.__traceback__)
+        with command_line.ends(lambda error: wished.finish(session, error)):
+            program(session)
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
+        ended = error
+    if os.getpid() != here:  # a child that the program has forked
+        raise SystemExit if ended is None else ended
+    is_exit = isinstance(ended, SystemExit)
+    status = wished.finish(session, None if is_exit and not ended.code else ended)
+    if isinstance(ended, Exception):
+        _show_only_program(ended)
+        sys.excepthook(type(ended), ended, ended.__traceback__)
         sys.exit(1)
-    except KeyboardInterrupt as interrupt:
-        session.failed(interrupt)
-        wished.finish(session)
-        sys.exit(_INTERRUPTED)
-    except SystemExit as end:
-        if end.code and session.failure is None:
-            session.failed(end)
-        status = wished.finish(session)
-        sys.exit(end.code or status)
-    sys.exit(wished.finish(session))
+    if isinstance(ended, KeyboardInterrupt):
+        sys.exit(getattr(ended, "status", _INTERRUPTED))
+    sys.exit((is_exit and ended.code) or status)
 
 
 def _show_only_program(error: BaseException) -> None:

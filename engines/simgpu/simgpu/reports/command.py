@@ -4,26 +4,31 @@ import argparse
 import atexit
 import json
 import os
+import signal
 import sys
+import threading
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import multiprocessing
 
-from simgpu.clock.lines import ENDED, Error
+from simgpu.clock.lines import ENDED
 from simgpu.device import communication
+from simgpu.ground.replacements import Replacements
 from simgpu.machine.profiles import Profile
 from simgpu.reports import against, current
+from simgpu.reports.forms import Report
 from simgpu.reports.limits import limit
+from simgpu.reports.ranks import Ranks, Record, save_report
 from simgpu.reports.reporter import Session
 from simgpu.reports.words import NOTHING_ASKED
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
-_REPORTED = "reported"  # the file by which a rank says so
-_FAILED = "failed-*.json"  # the files in which ranks say what has ended them
-BROKEN = 3  # the exit status where a limit of --fail-if is broken
+BROKEN, UNUSED = 3, 4  # exit statuses with --fail-if: a limit is broken, or nothing was asked of a GPU
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Wishes:
     against: str | None = None
     shapes: bool = False
     compiled: bool = False
-    folder: str | None = None  # where ranks say that they have reported, and what has ended them
+    folder: str | None = None  # where ranks record what they do
 
     def start(self, *, shows: bool = True) -> Session:
         """Start the session; where it `shows`, and that was wished, it prints how far the program is."""
@@ -51,27 +56,29 @@ class Wishes:
             stop_after=self.steps, data_ms=self.data_ms, shapes=self.shapes, compiled=self.compiled, progress=progress
         )  # fmt: skip
 
-    def finish(self, session: Session, *, in_rank: bool = False) -> int:
-        """Print and write what was wished, `in_rank` by the one that reports; return the exit status, 0 or 3."""
+    def finish(self, session: Session, error: BaseException | None = None) -> int:
+        """Print and write what was wished; return the exit status, 1 where a file could not be written.
+
+        `error` has ended the program. Where it has started ranks, the report is that of rank 0.
+        """
+        if error is not None and session.failure is None:
+            session.failed(error)
         session.stop()
-        first = self._failed_first() if session.failure is not None and _is_of_a_rank(session.failure) else None
-        if first is not None:
-            session.failed_first(first)
-        if session.failure is not None and session.failure.kind == ENDED and not session.run.steps:
-            if session.failure.line:  # else no line of it has run, and what was said before says why
-                where = f"at {session.failure.where}, before a first step"
+        ranks = Ranks(Path(self.folder or ""))
+        report = ranks.report() or session.report(self.price, self.run_steps)
+        if ranks:
+            first = None if error is None else ranks.first_failure(error) or session.failure
+            errors = [one for one in report.errors if one != report.failure]
+            report = replace(report, failure=first, errors=[first, *errors] if first else errors, ranks=ranks.steps)
+        if report.failure is not None and report.failure.kind == ENDED and not report.steps and not ranks:
+            if report.failure.line:  # else no line of it has run, and what was said before says why
+                where = f"at {report.failure.where}, before a first step"
                 print(f"simgpu: no report: the program ended by itself {where}", file=sys.stderr)
             return 0
-        report = session.report(self.price, self.run_steps)
-        if not in_rank and self._rank_has_reported and not (report.peak or report.launches or report.copies):
-            return 0  # this process has only started ranks
+        written = self._write(report)
         if not report.used:
             print(f"simgpu: no report: {NOTHING_ASKED}", file=sys.stderr)
-            return 0
-        for path in filter(None, (self.html, self.json)):
-            report.save(path)
-        if self.trace:
-            report.trace(self.trace)
+            return UNUSED if self.limits else int(not written)
         if not self.quiet:
             print(f"\n{report}", file=sys.stderr)
         if self.against:
@@ -79,25 +86,19 @@ class Wishes:
         broken = list(filter(None, (limit(text).broken(report) for text in self.limits)))
         for sentence in broken:
             print(f"simgpu: {sentence}", file=sys.stderr)
-        return BROKEN if broken else 0
+        return BROKEN if broken else int(not written)
 
-    def _failed_first(self) -> Error | None:
-        """Return the error of the rank that failed first, None where no rank has told of one."""
-        told = [] if self.folder is None else [json.loads(path.read_text()) for path in Path(self.folder).glob(_FAILED)]
-        told = sorted((one for one in told if one["kind"] != ENDED), key=lambda one: one.pop("when_s"))
-        return Error(**told[0]) if told else None
-
-    def tell_failure(self, error: Error, rank: str) -> None:
-        """Let the other processes of a run know what has ended this rank."""
-        if self.folder is not None and Path(self.folder).is_dir() and not _is_of_a_rank(error):
-            told = asdict(error) | {"rank": int(rank), "when_s": time.time()}
-            written = Path(self.folder, f"{rank}.part")
-            written.write_text(json.dumps(told))
-            written.rename(Path(self.folder, _FAILED.replace("*", rank)))
-
-    @property
-    def _rank_has_reported(self) -> bool:
-        return self.folder is not None and Path(self.folder, _REPORTED).exists()
+    def _write(self, report: Report) -> bool:
+        """Write the files that were asked for; return whether all are, and say of one that is not."""
+        written = True
+        for path, write in ((self.html, report.save), (self.json, report.save), (self.trace, report.trace)):
+            try:
+                if path:
+                    write(path)
+            except OSError as error:
+                print(f"simgpu: {path} was not written: {error.strerror or error}", file=sys.stderr)
+                written = False
+        return written
 
 
 def add_options(reads: argparse.ArgumentParser) -> None:
@@ -122,7 +123,13 @@ def add_options(reads: argparse.ArgumentParser) -> None:
     )
     add("--price", type=float, help="of a GPU an hour, for the cost of --run-steps")
     add("--run-steps", type=int, help="steps of the whole run, for its hours")
-    add("--fail-if", action="append", default=[], metavar="LIMIT", help='exit with 3 if "idle>30%%", "peak>12GiB" …')
+    add(
+        "--fail-if",
+        action="append",
+        default=[],
+        metavar="LIMIT",
+        help='exit with 3 if "idle>30%%", "peak>12GiB" …, with 4 if no GPU was used',
+    )
 
 
 def wishes(given: argparse.Namespace) -> Wishes:
@@ -132,6 +139,9 @@ def wishes(given: argparse.Namespace) -> Wishes:
     for name, path, wanted in (("--report", given.report, ".html"), ("--json", given.json, ".json")):
         if path is not None and not path.endswith(wanted):
             raise ValueError(f"{name} is {path!r}, it must end in {wanted}")
+    for path in filter(None, (given.report, given.json, given.trace)):
+        if not os.access(Path(path).parent, os.W_OK):
+            raise ValueError(f"{path} cannot be written: there is no folder for it that can be written to")
     if given.against is not None:
         Profile(given.against)  # raises where it is none, before the program runs
     return Wishes(
@@ -142,8 +152,60 @@ def wishes(given: argparse.Namespace) -> Wishes:
 
 
 def tell_children(wished: Wishes) -> None:
-    """Let child processes that are ranks know what is wished; rank 0 reports."""
+    """Let child processes that are ranks know what is wished; the launcher reports, with what rank 0 has recorded."""
     os.environ[VARIABLE] = json.dumps(asdict(wished))
+
+
+@contextmanager
+def ends(finish: Callable[[BaseException | None], object]) -> Generator[None]:
+    """Let a process that is asked to end, or ends at once, finish its report first.
+
+    SIGTERM and SIGHUP, which `timeout`, Slurm and a closed terminal send, raise an interruption as Ctrl-C does, unless
+    the program, or whoever has started it, handles them. `os._exit` and `os.abort` finish it, but for a child process.
+    """
+    put, here, handled = Replacements(), os.getpid(), list[int]()
+
+    def ignore() -> None:
+        for number in handled:  # `timeout` sends its signal twice, to the process and to its group
+            signal.signal(number, signal.SIG_IGN)
+
+    def stopped(number: int, frame: object) -> None:
+        if os.getpid() != here:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        ignore()
+        raise Stopped(signal.Signals(number).name)
+
+    def at_once(plain: Callable[..., Any]) -> Callable[..., Any]:
+        def end(*status: int) -> Any:
+            put.undo()
+            if os.getpid() == here:
+                finish(SystemExit(f"os.{plain.__name__}({', '.join(map(str, status))})"))
+                sys.stderr.flush()
+            return plain(*status)
+
+        return end
+
+    if threading.current_thread() is threading.main_thread():
+        known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+        handled += [number for number in known if signal.getsignal(number) is signal.SIG_DFL]
+    for number in handled:
+        signal.signal(number, stopped)
+    put.put(os, _exit=at_once(os._exit), abort=at_once(os.abort))
+    try:
+        yield
+    finally:
+        put.undo()
+        ignore()
+
+
+class Stopped(KeyboardInterrupt):
+    """An interruption by a signal, whose name it has."""
+
+    @property
+    def status(self) -> int:
+        """The exit status by which a shell tells the signal."""
+        return 128 + signal.Signals[str(self)]
 
 
 def start_in_rank() -> None:
@@ -152,47 +214,44 @@ def start_in_rank() -> None:
     if not told:
         return
     if rank is None:  # as one that `torch.multiprocessing` starts
-        communication.at_join.append(lambda number: None if current.records() else _start(told, str(number)))
+        communication.at_join.append(lambda number: None if current.records() else _start(told, number))
     else:
-        _start(told, rank)
+        _start(told, int(rank))
 
 
-def _start(told: str, rank: str) -> None:
+def _start(told: str, rank: int) -> None:
+    """Record in a rank: how far it is after each step, how it ends, and for rank 0 its report."""
     known: dict[str, Any] = json.loads(told)
-    known["limits"] = tuple(known["limits"])
-    wished = Wishes(**known)
-    session = wished.start(shows=rank == "0")
-    is_child = multiprocessing.parent_process() is not None
-    if rank != "0" and not is_child:
-        atexit.register(_tell_in_rank, wished, session, rank)
-    elif rank == "0" and is_child:  # such a child ends without calling atexit
+    wished, folder = Wishes(**known | {"limits": ()}), Path(known["folder"])
+    session, record = wished.start(shows=rank == 0), Record(rank)
+    record.write(folder)
+
+    def on_step() -> None:
+        record.steps = session.run.steps
+        record.write(folder)
+
+    def finish(error: BaseException | None) -> None:
+        exits.__exit__(None, None, None)
+        failure = session.exiting if error is None else session.failed(error)
+        if failure is not None:
+            record.failure, record.when_s = replace(failure, rank=rank), time.time()
+        record.write(folder)
+        session.stop()
+        if rank == 0 and folder.is_dir():
+            save_report(session.report(wished.price, wished.run_steps), folder)
+
+    session.on_step, sys.exit = on_step, session.noting_exit(sys.exit)
+    exits = ends(finish)
+    exits.__enter__()
+    if multiprocessing.parent_process() is not None:  # such a child ends without calling atexit
         from multiprocessing import util
 
-        util.Finalize(None, _finish_in_rank, (wished, session), exitpriority=0)
-    elif rank == "0":
-        atexit.register(_finish_in_rank, wished, session)
+        util.Finalize(None, lambda: finish(_error_of_child()), exitpriority=0)
+    else:
+        atexit.register(lambda: finish(getattr(sys, "last_value", None)))
 
 
-def _is_of_a_rank(error: Error) -> bool:
-    """Return whether an error says that another process has ended, or left a group."""
-    return error.kind == "ChildFailedError" or error.text.startswith(communication.LEFT)
-
-
-def _tell_in_rank(wished: Wishes, session: Session, rank: str) -> None:
-    error = getattr(sys, "last_value", None)
-    if error is not None:
-        wished.tell_failure(session.failed(error), rank)
-
-
-def _finish_in_rank(wished: Wishes, session: Session) -> None:
+def _error_of_child() -> BaseException | None:
+    """Return what ends a child of `torch.multiprocessing.spawn`, which exits while it handles the error of a rank."""
     error = getattr(sys, "last_value", None) or sys.exception()
-    if isinstance(error, SystemExit) and error.code:
-        error = error.__context__  # `torch.multiprocessing.spawn` ends so while it handles the error of a rank
-    if error is not None:
-        wished.tell_failure(session.failed(error), "0")
-    status = wished.finish(session, in_rank=True)
-    if wished.folder is not None and Path(wished.folder).is_dir():
-        Path(wished.folder, _REPORTED).touch()
-    if status:
-        sys.stderr.flush()
-        os._exit(status)
+    return error.__context__ or error if isinstance(error, SystemExit) and error.code else error

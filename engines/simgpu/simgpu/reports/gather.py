@@ -78,7 +78,8 @@ def gather(session: Recording) -> Report:
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
         evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
-        asking={Line.of(line).parts: why for line, why in session.reads.asking.items()},
+        asking={Line.of(line).parts: "unpinned" for line in session.log.unpinned}
+        | {Line.of(line).parts: why for line, why in session.reads.asking.items()},
         epochs={Line.of(line).parts: batches for line, batches in session.epochs.items()},
     )  # fmt: skip
 
@@ -358,7 +359,7 @@ def _kernel(name: str, group: list[Record], timeline: Timeline, steps: int) -> K
 
 # ---- errors -----------------------------------------------------------------------------------------------------
 def _errors(session: Recording) -> list[Error]:
-    """Return what failed, and what would not do on a GPU what it says."""
+    """Return what failed."""
     errors = list(session.errors)
     known = {(error.file, error.line) for error in errors if error.kind == "out of memory"}
     for refused in session.holdings.refusals:
@@ -367,7 +368,4 @@ def _errors(session: Recording) -> list[Error]:
             known.add((line.file, line.line))
             text = f"{refused.nbytes:,} bytes were asked for and not there; the program went on"
             errors.append(Error(*line.parts, "out of memory", text))
-    for line_text, count in session.log.unpinned.items():
-        text = f"the host waits for this copy all the same, {count:,} times: pin the memory first"
-        errors.append(Error(*Line.of(line_text).parts, "non_blocking from memory that is not pinned", text))
     return errors

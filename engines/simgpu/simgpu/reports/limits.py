@@ -8,6 +8,8 @@ from simgpu.ground import arguments
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Values
 from simgpu.reports.rules import RULES
+from simgpu.reports.rules.memory_grows import MemoryGrows
+from simgpu.reports.words import ENOUGH_TURNS
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6}
 _FORM = re.compile(r"\s*(\w+)\s*([<>])\s*(.+?)\s*")
@@ -25,6 +27,9 @@ class Limit:
         """Return a sentence that says how far a report is beyond the limit, "" where it is within."""
         if self.name in RULES:
             named = [one for one in report.suspects if one.code == self.name]
+            if not named and self.name == MemoryGrows.code and report.growth_turns < ENOUGH_TURNS:
+                few = f"{report.growth_turns} steps or calls of a model, {ENOUGH_TURNS} are needed"
+                return f"{self.name}: not known, since it was sought over {few}"
             return f"{self.name}: {named[0]}" if named else ""
         measure, _, shown = _MEASURES[self.name]
         value = measure(report)

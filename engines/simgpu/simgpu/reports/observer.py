@@ -9,6 +9,7 @@ import functools
 import gc
 import os
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
@@ -41,10 +42,11 @@ from simgpu.reports.events import HANDLERS, Event
 Look = Callable[..., Event | None]
 _F = nn.functional
 _NOTHING = nullcontext()
+_TOWARDS_A_STEP = {events.Forward: 1, events.Backward: 2, events.Update: 3}
 
 
 class Observer:
-    """Tells each event to its listeners in their order, in the process that trains and in no other.
+    """Tells each event to its listeners in their order, in the process and the thread that train and in no other.
 
     Later listeners may rely on what earlier ones have noted of the same event: analyses stand before rules, and the
     session, which ends steps, stands last.
@@ -52,6 +54,7 @@ class Observer:
 
     def __init__(self, put: Replacements) -> None:
         self._on, self._world = True, state.world
+        self._thread, self._far = threading.get_ident(), 0
         self._handlers: dict[type[Event], list[Callable[[Any], object]]] = {event: [] for event in HANDLERS}
         self._put_hooks(put)
         self._put_calls(put)
@@ -86,10 +89,17 @@ class Observer:
 
     def _seen(self, event: Event | None) -> None:
         """Tell what a hook has seen, unless this process, or the world that runs, is not that of the session."""
-        if event is not None and self._on and self._world is state.world:
+        if event is not None and self._on and self._world is state.world and self._is_here(event):
             with untraced() if is_tracing() else _NOTHING:
                 for handle in self._handlers[type(event)]:  # as `tell` does, a call less
                     handle(event)
+
+    def _is_here(self, event: Event) -> bool:
+        """Return whether the thread that trains runs: the first to get so far towards a step on a GPU."""
+        here, far = threading.get_ident(), _TOWARDS_A_STEP.get(type(event), 0)
+        if far > self._far and _is_on_gpu(event):
+            self._thread, self._far = here, far
+        return here == self._thread
 
     # ---- functions ----------------------------------------------------------------------------------------------
     def _put_hooks(self, put: Replacements) -> None:
@@ -164,6 +174,13 @@ class Observer:
 
     def _on_updated(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         self._seen(events.Updated(optimizer))
+
+
+def _is_on_gpu(event: Any) -> bool:
+    """Return whether a call of a model, a backward pass or an optimizer's step has tensors of a simulated GPU."""
+    names = {events.Backward: "roots", events.Update: "parameters"}
+    parts = getattr(event, names[type(event)]) if type(event) in names else (*event.args, *event.kwargs.values())
+    return any(isinstance(one, SimTensor) for one in parts)
 
 
 _observers: "weakref.WeakSet[Observer]" = weakref.WeakSet()

@@ -66,6 +66,7 @@ class Values:
     - `errors`: what would have gone wrong on a GPU; `failure`: the one that ended the program, or None;
     - `compiled`: what a step would take with its models compiled, where that was asked for, or None;
     - `evidence`: how far such times were from published ones;
+    - `ranks`: the steps that each rank had done, where the program has started ranks;
     - `simulated`, `real`: how long the whole run took on the GPU's clock and here.
     """
 
@@ -104,11 +105,13 @@ class Values:
     real: float
     basis: Basis = field(repr=False)
     must_read: frozenset[tuple[str, int, str]] = field(default=frozenset(), repr=False)  # lines that have to wait
-    # lines where PyTorch itself reads or copies something, and why: "check", "size" or "index"
+    # lines where PyTorch itself reads or copies something, and why: "check", "size" or "index"; or where a copy that
+    # asks not to wait is "unpinned"
     asking: dict[tuple[str, int, str], str] = field(default_factory=dict, repr=False)
     epochs: dict[tuple[str, int, str], int] = field(default_factory=dict, repr=False)  # batches of a loader, by line
     price: float | None = None
     run_steps: int | None = None
+    ranks: dict[int, int] = field(default_factory=dict)
 
     @property
     def idle(self) -> float:
@@ -155,6 +158,8 @@ class Values:
         results, times = ([one for one in habits if (one.about == "result") is wanted] for wanted in (True, False))
         left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)
         fills = left_steps < _MANY_STEPS
+        if not self.fits:  # what has filled the memory is the cause
+            return [*grown, *results, *times, *waits]
         return [*results, *(grown if fills else []), *times, *waits, *([] if fills else grown)]
 
     def _counts(self, row: Row, named: set[tuple[str, int, str]]) -> bool:

@@ -73,6 +73,8 @@ class Recording:
         self.shapes = shapes
         self.log, self.run, self.errors = Log(), RunRecord(), []
         self.failure: Error | None = None  # what ended the program
+        self.exiting: Error | None = None  # its last `sys.exit`, unless it has gone on
+        self.on_step: Callable[[], object] = lambda: None
         self.loads = False  # whether a DataLoader has given a batch
         self.epochs: dict[str, int] = {}  # by the line that asks a loader for batches: the most that one has
         self._cut = False  # whether the program was ended after so many steps
@@ -164,6 +166,8 @@ class Recording:
             self.log.step()
         if self.run.steps >= STEPS or (self.run.steps > 1 and len(self.log) > EVENTS):
             self._pause()
+        self.exiting = None
+        self.on_step()
         self._show(f"step {self.run.steps:,}")
         self._events_before = len(self.log)
         if self.run.steps == self._stop_after:
@@ -288,21 +292,31 @@ class Recording:
         self.holdings.find_owners(self.world.devices)
         self.growth.end()
         text = _COLOURS.sub("", str(error) or type(error).__name__).strip()
-        line, kind = Line.of(places.place_of(error)), _kind(error, text)
+        line = Line.of(places.place() if error.__traceback__ is None else places.place_of(error))
+        kind = _kind(error, text)
         if isinstance(error, SyntaxError) and error.lineno and Path(error.filename or "").is_file():
             line, text = Line.of(places.named(error.filename or "", error.lineno)), error.msg
         elif _TRACEBACK in text:
             line, kind, text = _of_process(text, line, kind)
         if cell and line.file == "cell":
             line = replace(line, file=f"code cell {cell}")
-        self.failure = Error(*line.parts, kind + IN_A_THREAD * thread, text.partition("\n")[0])
+        said = text.partition("\n")[0]
+        if error.__cause__ is not None:  # what the program has caught, and said in other words
+            cause, where = error.__cause__, Line.of(places.place_of(error.__cause__)).where
+            first = _COLOURS.sub("", str(cause)).strip().partition("\n")[0]
+            said += f" It came from {where}: {_kind(cause, first)}: {first}"
+        self.failure = Error(*line.parts, kind + IN_A_THREAD * thread, said)
         self.errors.append(self.failure)
         return self.failure
 
-    def failed_first(self, error: Error) -> None:
-        """Another rank had failed with `error` before this process did, which is why this one has."""
-        self.failure = error
-        self.errors.insert(0, error)
+    def noting_exit(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `sys.exit`, which also notes the line that asks for it, for a process whose end nobody here sees."""
+
+        def exits(status: Any = None) -> Any:
+            self.exiting = Error(*Line.of(places.place()).parts, ENDED, str(status)) if status else None
+            return plain(status)
+
+        return exits
 
     def _telling(self, plain: Callable[[Any], object]) -> Callable[[Any], object]:
         """Return `threading.excepthook`, which also tells the report what has ended a thread."""

@@ -1,15 +1,18 @@
 """Which sentences and cells do all forms of a report share?"""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simgpu.clock.events import FIRST_BATCH, LOADING
-from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, Error
+from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, KILLED, Error
 from simgpu.forecasts.whatif import LAUNCHES, Option
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
 
-_INSTEAD = {  # what to do, by words of an error's kind and text
+_INSTEAD = {  # what to do, by patterns of an error's kind, its text and the line
+    r"invalid device ordinal|device_count|\bGPUs\b|n(um)?_?gpu|nproc": "`--gpus 2`, before the program's name, gives "
+    "it two GPUs; without the option there is one.",
     "attempted relative import": "Run this file as a part of its package: python -m simgpu -m package.module",
     "ModuleNotFoundError": "Install it for the Python that runs simgpu.",
     "EOFError": "It asks for something to be typed, and gets nothing: a shell gives it with `< answers.txt`.",
@@ -34,7 +37,7 @@ _BY_CLASS = (
     "Of the host, operators take what a table of their classes says, within a factor of 2 where the host is assumed. "
     "The program's own Python between two operators takes no time here."
 )
-_ENOUGH = 8  # steps, or calls of a model: over fewer, that no memory grows says nothing
+ENOUGH_TURNS = 8  # steps, or calls of a model: over fewer, that no memory grows says nothing
 NOTHING_ASKED = (
     "nothing was asked of a GPU in this process. Its models and tensors stayed on the CPU (`.to('cuda')` moves them), "
     "or processes that it started have them."
@@ -71,33 +74,56 @@ def answer(report: Values) -> list[str]:
     title = f"Report for {of}"
     fits = f"It fits: {room} at the peak."
     if not report.fits:
-        fits = f"It does not fit: {room} were in use at most, and more was asked for."
+        other = report.failure is not None and report.failure.rank
+        on = f" on rank {other}" if other else f": {room} were in use at most"
+        fits = f"It does not fit{on}, and more was asked for."
     step = f"A step takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it"
     step += f", and waits {report.launching:.0%} of it for launches." if report.launching >= 0.05 else "."
     if report.failure is None:
         return [title, fits, step] if report.used else [title, f"{NOTHING_ASKED[0].upper()}{NOTHING_ASKED[1:]}"]
     failure = report.failure
-    ended = _ended(failure)
+    ended = " ".join([_ended(failure), *_done_by_ranks(report)])
     if not report.fits:
         return [title, ended, fits]
+    if any(report.ranks.values()) and not report.steps:
+        return [title, ended, "Rank 0 has left no report, so nothing is known of memory and time."]
     if not finished_a_step(report):
         return [title, ended, "It had not finished a step, so nothing is known of its memory and its time."]
     until = "The rest went on. In all" if failure.kind.endswith(IN_A_THREAD) else "Until then"
-    steps = "one step" if report.steps == 1 else f"{report.steps:,} steps"
-    return [title, ended, f"{until} it had done {steps}, and {room} were in use at most. {step}"]
+    done = f"{until} {'rank 0' if report.ranks else 'it'} had done {_steps(report.steps)}"
+    return [title, ended, f"{done}, and {room} were in use at most. {step}"]
+
+
+def _done_by_ranks(report: Values) -> Iterator[str]:
+    """Say how many steps each rank had done, ranks with the same number together."""
+    done = sorted({steps for steps in report.ranks.values()})
+    if len(done) == 1:
+        yield f"Each of the {len(report.ranks)} ranks had done {_steps(done[0])}."
+        return
+    for steps in done:
+        ranks = [str(rank) for rank, number in report.ranks.items() if number == steps]
+        yield f"Rank{'s' * (len(ranks) > 1)} {', '.join(ranks)} had done {_steps(steps)}."
+
+
+def _steps(number: int) -> str:
+    return "one step" if number == 1 else f"{number:,} steps" if number else "no step"
 
 
 def _ended(failure: Error) -> str:
     """Say what ended the program, where, and what helps where the message does not say it."""
+    what = "The program" if failure.rank is None else f"Rank {failure.rank}"
+    where = f" at {failure.where}" if failure.line else ""
+    if failure.kind == KILLED:
+        return f"{what} was ended by {failure.text}."
     if failure.kind == INTERRUPTED:
-        return f"The program was interrupted at {failure.where}."
+        return f"{what} was interrupted at {failure.where}{f' by {failure.text}' * failure.text.startswith('SIG')}."
     if failure.kind == ENDED:
         why = f" with status {failure.text}" if failure.text.isdecimal() else f": {failure.text}"
-        return f"The program ended by itself at {failure.where}{why}"
-    instead = next((said for words, said in _INSTEAD.items() if words in f"{failure.kind}: {failure.text}"), "")
-    what = "The program" if failure.rank is None else f"Rank {failure.rank}"
+        return f"{what} ended by itself{where}{why}."
+    said = f"{failure.kind}: {failure.text} {failure.source}"
+    instead = next((cure for words, cure in _INSTEAD.items() if re.search(words, said)), "")
     failed = f"{what} failed at {failure.where}: {failure.kind}: {failure.text}"
-    return f"{failed.removesuffix('.')}. {instead}" if instead else failed
+    return f"{failed.removesuffix('.')}. {instead}".strip()  # one full stop, whatever the message has
 
 
 def finished_a_step(report: Values) -> bool:
@@ -110,7 +136,9 @@ def nothing_sentence(report: Values) -> str:
     if report.failure is not None or not report.used:
         return ""
     sought = report.growth_turns
-    grows = f", and no memory was seen to grow in {sought} turns" if sought >= _ENOUGH and not report.growth else ""
+    grows = (
+        f", and no memory was seen to grow in {sought} turns" if sought >= ENOUGH_TURNS and not report.growth else ""
+    )
     longest = next((row for row in report.waits if row.seconds >= 0.01 * report.step_time), None)
     if longest is not None:
         wait = f"{longest.where}: {longest.cause}, {seconds_text(longest.seconds)} a step"

@@ -29,6 +29,8 @@ class CopiesKeepWaiting(WaitRule):
                 "This indexes a tensor on the GPU with one on the CPU, so PyTorch copies the indices first. Make them "
                 "on the GPU, as by `torch.randperm(n, device=x.device)`, or move them there once, before the loop."
             )
+        if asking == "unpinned":
+            return ""
         return "Copy larger pieces, from pinned memory, with `non_blocking=True`." if "to the GPU" in cause else ""
 
     @classmethod
