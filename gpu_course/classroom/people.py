@@ -18,7 +18,7 @@ class Person:
     """All that the lines of one person say. Several lines add up, whatever their order.
 
     - `lines`: the numbers of the lines of the text;
-    - `code`: four signs that tell people of one name apart, "" of older lines;
+    - `code`: four signs that tell people of one name apart, or "";
     - `solved`, `tries`: what is solved, and how often which mistake was made;
     - `result`: the examination, None without one; `shown`: the name, with the code where another one has the same.
     """
@@ -111,14 +111,4 @@ def _alike(people: list[Person]) -> list[str]:
     for code in sorted(code for code, count in codes.items() if count > 1):
         shown = ", ".join(person.shown for person in people if person.code == code)
         remarks.append(f"{shown}: one code, {code}, so one machine wrote them, or one restored another's line.")
-    older = [person for person in people if not person.code and len(person.lines) > 1]
-    remarks += [
-        f"{person.shown}: lines {_listed(person.lines)} come from an older version of the course, which has no "
-        "codes. They count as those of one person."
-        for person in older
-    ]
     return remarks
-
-
-def _listed(numbers: list[int]) -> str:
-    return f"{', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -20,7 +20,6 @@ __all__ = ["MARK", "PREFIX", "Progress", "read", "write"]
 
 MARK = "course-progress-"
 PREFIX = f"{MARK}3"
-_HEAD = {PREFIX: 3, f"{MARK}2": 2, f"{MARK}1": 1}  # how many parts stand before what is solved
 _QUOTES = "'\"`“”‘’"
 
 
@@ -43,18 +42,16 @@ def write(name: str, code: str, done: set[store.Key], tries: dict[tuple[str, str
 
 
 def read(line: str) -> Progress:
-    """Return what a line says, of this version or an earlier one; white space and quotes around it are ignored.
+    """Return what a line says; white space and quotes around it are ignored.
 
     Raises ValueError where it is damaged or none.
     """
     text = unicodedata.normalize("NFC", "".join(line.split()).strip(_QUOTES))
-    prefix, separator, _ = text.partition(";")
-    if not separator or prefix not in _HEAD:
+    if text.partition(";")[0] != PREFIX:
         raise ValueError(f"it does not begin with {PREFIX}")
-    _, name, *parts = sealing.unsealed(text).split(";")
-    code = sealing.code_of(parts[0]) if prefix == PREFIX and parts else ""
-    person = Progress(_plain(name), code)
-    for part in parts[_HEAD[prefix] - 1 :]:
+    _, name, code, _, *parts = sealing.unsealed(text).split(";")
+    person = Progress(_plain(name), sealing.code_of(code))
+    for part in parts:
         if part.startswith("!"):
             lesson, each, mistake, count = part[1:].split(":")
             key = (*store.key(lesson, each), _plain(mistake) or OTHER)

@@ -18,7 +18,6 @@ __all__ = ["MARK", "PREFIX", "SKILLS", "Person", "Result", "class_section", "lin
 SKILLS = ("place", "time", "train", "memory", "parallel", "diagnose")
 MARK = "course-exam-"
 PREFIX = f"{MARK}2"
-_HEAD = {PREFIX: 3, f"{MARK}1": 2}  # how many parts stand before the marks
 ENOUGH = 6  # answers before the course and after it, half of each paper, from which a gain follows
 _MOST = 99
 Marks = dict[str, tuple[int, int]]  # by skill: right, asked
@@ -128,16 +127,14 @@ def line(name: str, code: str, before: Marks, after: Marks, believed: Iterable[s
 
 
 def read(text: str) -> Person:
-    """Return what a line says, of this version or an earlier one. Raises ValueError where it is damaged or none."""
+    """Return what a line says. Raises ValueError where it is damaged or none."""
     text = "".join(text.split())
-    prefix, separator, _ = text.partition(";")
-    if not separator or prefix not in _HEAD:
+    if text.partition(";")[0] != PREFIX:
         raise ValueError(f"it does not begin with {PREFIX}")
-    _, name, *parts = sealing.unsealed(text).split(";")
-    code = sealing.code_of(parts[0]) if prefix == PREFIX and parts else ""
-    person = Person(sealing.printable(unquote_plus(name), 200), code)
+    _, name, code, _, *parts = sealing.unsealed(text).split(";")
+    person = Person(sealing.printable(unquote_plus(name), 200), sealing.code_of(code))
     known = {one.id for one in [*misconceptions.every(), *misconceptions.slips()]}
-    for part in parts[_HEAD[prefix] - 1 :]:
+    for part in parts:
         kind, _, rest = part.partition(":")
         if kind.startswith("!") and kind[1:] in known:
             person.believed[kind[1:]] += min(max(int(rest), 0), _MOST)

@@ -2,7 +2,6 @@
 
 import html
 import quopri
-import random
 import re
 import textwrap
 import unicodedata
@@ -147,77 +146,10 @@ CHATTER = [
     "course starts at 10:00; bring coffee", "course-progress is where?", "00:double is easy", "02: nearest? idk", "```",
     "see course-exam in lesson 00", "| a | b |",
 ]  # fmt: skip
-NAMES = [
-    "Ada",
-    "Ben",
-    "ben",
-    "O’Neil; Sr.",
-    "max_99",
-    "Ümit",
-    "李雷",
-    "محمد",
-    "Dr. Bob, PhD",
-    "a.b@c.de",
-    "Cleo 🐙",
-    "",
-]
-SIGNS = "abcdefghjkmnpqrstuvwxyz23456789"
 
 
-def sent(chance: random.Random) -> tuple[str, str, str]:
-    """Return the name and the code of somebody, and a line of progress or of the examination."""
-    name, code = chance.choice(NAMES), "".join(chance.choices(SIGNS, k=4))
-    keys = [(one.lesson, one.name) for one in EXERCISES]
-    if chance.random() < 0.3:
-        marks = {skill: (chance.randint(0, 2), 2) for skill in exam.SKILLS}
-        return name, code, exam.results.line(name, code, marks, {}, BELIEVED)
-    tries = {(*chance.choice(keys), chance.choice(["a: b; c", "", "½ of “x”"])): chance.randint(1, 9) for _ in range(2)}
-    return name, code, classroom.write(name, code, {*chance.sample(keys, chance.randint(0, 5))}, tries)
-
-
-def test_of_300_made_up_deliveries_each_line_is_read_as_it_was_sent_and_nothing_else():
-    ways = [*DELIVERED.values()]
-    for seed in range(300):
-        chance = random.Random(seed)
-        people = [sent(chance) for _ in range(chance.randint(1, 6))]
-        given = []
-        for _, _, line in people:
-            given += [*chance.sample(CHATTER, chance.randint(0, 4)), *chance.choice(ways)(line).split("\n")]
-        made = classroom.gathered([*given, *CHATTER[:2]])
-        assert made.unread == [], seed
-        assert {(one.name.replace("(no name)", ""), one.code) for one in made.people} == {one[:2] for one in people}
-        for _, code, line in people:
-            person = next(one for one in made.people if one.code == code)
-            if line.startswith(exam.MARK):
-                assert person.result.before == exam.read(line).before, seed
-            else:
-                said = written.read(line)
-                assert (person.solved, person.tries) == (said.solved, said.tries), seed
-
-
-def line_of(name: str, code: str = "", *parts: str, head: str = written.PREFIX) -> str:
-    between = [quote_plus(name), code, "0.1.0"] if head == written.PREFIX else [quote_plus(name), "0.1.0"]
-    return sealing.sealed(";".join([head, *between, *parts]))
-
-
-def test_lines_of_earlier_versions_are_read():
-    old = [
-        sealing.sealed("course-progress-1;Ada;00:double"),
-        sealing.sealed("course-progress-2;Ben;0.1.0;00:double;!01:pick::2"),
-        sealing.sealed("course-exam-1;Ben;0.1.0;before:place=1.2,time=0.2;!call-is-done:2"),
-    ]
-    made = classroom.gathered(old)
-    assert [person.name for person in made.people] == ["Ada", "Ben"]
-    assert made.people[1].tries == {("01", "pick", "other"): 2} and made.people[1].result.before["time"] == (0, 2)
-    assert made.remarks == [
-        "Ben: lines 2 and 3 come from an older version of the course, which has no codes. "
-        "They count as those of one person."
-    ]
-
-
-def test_999_lines_are_read():
-    lines = [line_of(f"Learner {number}", "", "00:double") for number in range(999)]
-    assert len(classroom.gathered(lines).people) == 999
+def line_of(name: str, code: str = "", *parts: str) -> str:
+    return sealing.sealed(";".join([written.PREFIX, quote_plus(name), code, "0.1.0", *parts]))
 
 
 @pytest.mark.parametrize(
