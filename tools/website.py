@@ -25,7 +25,7 @@ from urllib.parse import unquote
 import nbformat
 
 from gpu_course import catalogue
-from tools import address, examination, glossary, misconceptions, plans, slides, tutors
+from tools import address, examination, glossary, misconceptions, plans, slides
 from tools import notebooks as lessons
 
 __all__ = ["EXPLORED", "explorer_page", "grid_of", "pages"]
@@ -219,7 +219,7 @@ def pages(folder: Path) -> None:
         "Lessons": books, "Examination": ["examination", "examination_answers"], "Explorers": explored,
         "For instructors": [
             *(name for name in guides if name.startswith("instructors/")),
-            *(f"instructors/{plan.name}" for plan in plans.plans()), "instructors/tutors",
+            *(f"instructors/{plan.name}" for plan in plans.plans()),
         ],
         "Reference": ["glossary", "misconceptions", *(name for name in guides if "/" not in name), "gpus", "reference"],
         "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
@@ -256,7 +256,6 @@ def pages(folder: Path) -> None:
     write(folder / "examination_answers.md", examination.answers())
     write(folder / "glossary.md", glossary.page())
     write(folder / "misconceptions.md", misconceptions.page())
-    write(folder / "instructors" / "tutors.md", tutors.page())
     for plan in plans.plans():
         write(folder / "instructors" / f"{plan.name}.md", plans.page(plan))
     write(folder / "reference.md", reference())

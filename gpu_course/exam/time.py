@@ -41,38 +41,6 @@ def clock_without_wait(draw: random.Random) -> Item:
     return number(text, float(count * launch), wrong, steps, shown, unit="µs")
 
 
-@generator("time", "bytes-of-one-operand", "product-is-one-flop", "elements-are-bytes")
-def intensity(draw: random.Random) -> Item:
-    """What is the arithmetic intensity of a product?"""
-    n, k, m = draw.choice([32, 64, 256]), draw.choice([128, 256, 512]), draw.choice([64, 128, 512])
-    dtype = draw.choice([torch.float32, torch.float16])
-    size, moved = dtype.itemsize, n * k + k * m + n * m
-
-    def reference() -> float:
-        from gpu_course import lesson03
-
-        return lesson03.intensity(n, k, m, dtype)
-
-    answer = 2 * n * k * m / (size * moved)
-    wrong = {
-        answer / 2: "product-is-one-flop",
-        answer * size: "elements-are-bytes",
-        2 * n * k * m / (size * (n * k + k * m)): "bytes-of-one-operand",
-        2 * n * k * m / (size * n * k): "bytes-of-one-operand",
-        answer / 8: "units-are-alike",
-    }
-    steps = (
-        f"FLOPs: 2 × {n} × {k} × {m} = {2 * n * k * m:,}.",
-        f"Bytes: {size} × ({n * k:,} + {k * m:,} + {n * m:,}) = {size * moved:,}.",
-        f"FLOPs over bytes: {answer:.3g}.",
-    )
-    text = (
-        f"A matrix of shape ({n}, {k}) is multiplied with one of shape ({k}, {m}), all in {dtype}. What is the "
-        "arithmetic intensity, in FLOP/byte, if each matrix travels once?"
-    )
-    return number(text, answer, wrong, steps, reference, unit="FLOP/byte")
-
-
 @generator("time", "arithmetic-is-time", short=True)
 def ridge(draw: random.Random) -> Item:
     """Where does the ridge of a GPU lie?"""
