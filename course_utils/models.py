@@ -1,4 +1,4 @@
-"""Which small models do several lessons share? Four architectures from PyTorch's standard layers, for any device.
+"""Which small models do several lessons share? Five architectures from PyTorch's standard layers, for any device.
 
     model = models.TransformerLM(width=64, layers=2).to(DEVICE)
     logits = model(tokens.to(DEVICE))  # (batch, time) -> (batch, time, vocabulary)
@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils import arguments
 
-__all__ = ["Block", "ConvNet", "LSTMGenerator", "RecurrentClassifier", "TransformerLM"]
+__all__ = ["Block", "Bottleneck", "ConvNet", "LSTMGenerator", "RecurrentClassifier", "TransformerLM", "resnet50"]
 
 State = tuple[Tensor, Tensor]
 
@@ -45,6 +45,38 @@ class ConvNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         x = self.features(images)  # (batch, 2 width, height / 2, width / 2)
         return self.head(x.mean(dim=(2, 3)))  # (batch, classes)
+
+
+class Bottleneck(nn.Module):
+    """One block of ResNet-50: images of `wide` channels -> `4 * narrow` channels, the sides divided by `stride`."""
+
+    def __init__(self, wide: int, narrow: int, stride: int) -> None:
+        super().__init__()
+        sizes = (wide, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, 4 * narrow, 1, 1)
+        layers = [layer for size in sizes for layer in (*_norm_conv(*size), nn.ReLU(inplace=True))]
+        self.body = nn.Sequential(*layers[:-1])
+        self.skip = nn.Sequential(*_norm_conv(wide, 4 * narrow, 1, stride)) if wide != 4 * narrow else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu_(self.body(x).add_(self.skip(x)))
+
+
+def _norm_conv(channels: int, out: int, size: int, stride: int) -> tuple[nn.Module, nn.Module]:
+    return nn.Conv2d(channels, out, size, stride, size // 2, bias=False), nn.BatchNorm2d(out)
+
+
+def resnet50(classes: int = 1000) -> nn.Sequential:
+    """Return ResNet-50 (He et al. 2015, https://arxiv.org/abs/1512.03385): photographs (batch, 3, 224, 224) -> logits.
+
+    Without pretrained weights. The stride of a block stands in its middle convolution, as in most programs since.
+    """
+    blocks, wide = [], 64
+    for narrow, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for number in range(count):
+            blocks.append(Bottleneck(wide, narrow, stride if number == 0 else 1))
+            wide = 4 * narrow
+    stem = *_norm_conv(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1)
+    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, classes))
 
 
 class RecurrentClassifier(nn.Module):

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
+from course_utils import models
 from simgpu import evidence, gpus
 
 GUIDE = Path(__file__).parents[2] / "docs" / "simulated_gpu.md"
@@ -149,34 +150,6 @@ def test_what_the_peak_allows_knows_neither_watts_nor_published_products():
     assert peak.copy_ns(2**20, pinned=True) == real.copy_ns(2**20, pinned=True)
 
 
-class Bottleneck(nn.Module):
-    """The block of ResNet-50 (He et al. 2015, https://arxiv.org/abs/1512.03385), with the stride in the middle."""
-
-    def __init__(self, wide, narrow, stride):
-        super().__init__()
-        sizes = ((wide, narrow, 1, 1), (narrow, narrow, 3, stride), (narrow, 4 * narrow, 1, 1))
-        layers = [layer for size in sizes for layer in (*norm_conv(*size), nn.ReLU(inplace=True))]
-        self.body = nn.Sequential(*layers[:-1])
-        self.skip = nn.Sequential(*norm_conv(wide, 4 * narrow, 1, stride)) if wide != 4 * narrow else nn.Identity()
-
-    def forward(self, x):
-        return F.relu_(self.body(x).add_(self.skip(x)))
-
-
-def norm_conv(channels, out, size, stride):
-    return nn.Conv2d(channels, out, size, stride, size // 2, bias=False), nn.BatchNorm2d(out)
-
-
-def resnet50():
-    blocks, wide = [], 64
-    for narrow, count, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
-        for number in range(count):
-            blocks.append(Bottleneck(wide, narrow, stride if number == 0 else 1))
-            wide = 4 * narrow
-    stem = (*norm_conv(3, 64, 7, 2), nn.ReLU(inplace=True), nn.MaxPool2d(3, 2, 1))
-    return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(wide, 1000))
-
-
 ROWS = [run for run in BAR.runs if run.program == "resnet50" and run.by == "timm" and run.eager is None]
 
 
@@ -203,7 +176,7 @@ def test_resnet50_in_plain_torch_is_priced_as_stored_and_near_to_what_was_measur
     training = run.mode == "training"
     batch = lambda: (torch.empty(run.batch, 3, run.size, run.size), torch.empty(run.batch, dtype=torch.long))  # noqa: E731
     optimizer = (lambda p: torch.optim.SGD(p, momentum=0.9, foreach=False)) if training else None
-    ahead = simgpu.forecast(resnet50, batch, optimizer, step=step if training else infer)
+    ahead = simgpu.forecast(models.resnet50, batch, optimizer, step=step if training else infer)
     found = ahead.on(run.gpu)
     assert 1e3 * found.total_s == pytest.approx(run.predicted_ms, rel=0.03)
     assert 1e3 * found.total_s == pytest.approx(run.measured_ms, rel=0.25)
