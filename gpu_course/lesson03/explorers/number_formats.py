@@ -1,7 +1,4 @@
-"""Which bits does each number format store for a value, how far off is it, and where does its range end?
-
-Gradients too small for fp16, and the cure, are in `loss_scaling`.
-"""
+"""Which bits does each number format store for a value, how far off is it, and where does its range end?"""
 
 import math
 from dataclasses import dataclass
