@@ -6,6 +6,7 @@ import random
 import torch
 
 from course_utils import devices
+from course_utils.devices import MINIMUM_DRIVER
 from gpu_course.exam import running
 from gpu_course.exam.items import Item, but, choice, generator, number
 
@@ -268,6 +269,18 @@ _FIRST_CAUSE = dict(zip(
 ))  # fmt: skip
 
 
+def _first_cause(report: devices.Report) -> str:
+    """Return the first cause that holds for `report`, a key of `_FIRST_CAUSE`."""
+    if report.cuda_available:  # only a kernel that ran proves that the GPU works
+        return "works" if report.kernel_error is None else "unsupported capability"
+    if report.cuda_build is None:
+        return "cpu-only build"
+    if report.driver is None:
+        return "no driver"
+    build, driver = (int(version.split(".")[0]) for version in (report.cuda_build, report.driver))
+    return "driver too old" if driver < MINIMUM_DRIVER[build] else "hidden"
+
+
 @generator("place", "any-driver", "available-means-working", short=True)
 def why_no_gpu(draw: random.Random) -> Item:
     """Why does a machine not use its GPU?"""
@@ -279,9 +292,7 @@ def why_no_gpu(draw: random.Random) -> Item:
     shown = "\n".join(f"{name:16} {value}" for name, value in values.items())
 
     def cause() -> str:
-        from gpu_course import lesson01
-
-        return _FIRST_CAUSE[lesson01.first_cause(report)]
+        return _FIRST_CAUSE[_first_cause(report)]
 
     steps = (
         "Is CUDA available? Then only the first kernel tells whether it works.",
@@ -301,9 +312,7 @@ def which_gpu(draw: random.Random) -> Item:
     setting = ",".join(map(str, seen))
 
     def behind() -> int:
-        from gpu_course import lesson01
-
-        return lesson01.visible_gpus(setting, count)[asked]
+        return int(setting.split(",")[asked])
 
     wrong = {asked: "device-names-are-global", sorted(seen)[asked]: "device-names-are-global"}
     wrong |= {seen[asked - 1]: "device-names-are-global"}

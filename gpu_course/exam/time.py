@@ -179,12 +179,10 @@ def busy_share(draw: random.Random) -> Item:
     third_long = draw.randint(2, 4) * 10
     end = third_begin + third_long + draw.choice([0, 10, 20])
     spans = [(0, first, 7), (second_begin, second_long, 13), (third_begin, third_long, 7)]
-    events = [{"cat": "kernel", "name": "k", "ts": ts, "dur": dur, "stream": s, "line": ""} for ts, dur, s in spans]
 
     def share() -> float:
-        from gpu_course import lesson06
-
-        return 100 * lesson06.share_of_time(events, end)["kernel"]
+        busy = sum(any(ts <= moment < ts + dur for ts, dur, _ in spans) for moment in range(end))
+        return 100 * busy / end
 
     counted = 100 * len({moment for ts, dur, _ in spans for moment in range(ts, ts + dur)}) / end
     total = sum(dur for _, dur, _ in spans)
@@ -210,9 +208,7 @@ def both_repairs(draw: random.Random) -> Item:
     left = total - loader - reads
 
     def reference() -> float:
-        from gpu_course import lesson06
-
-        return lesson06.at_most(total, {"loader": loader, "reads": reads}, ["loader", "reads"])
+        return 1 / (1 - loader / total - reads / total)
 
     first_gain, second_gain = total / (total - loader), total / (total - reads)
     wrong = {

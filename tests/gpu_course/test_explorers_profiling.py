@@ -1,37 +1,10 @@
-"""Are the explorers of lesson 06 right? `pace` is compared with the simulated GPU, `bottleneck` with sums by hand."""
+"""Is the explorer of lesson 06 right? `bottleneck` is compared with sums by hand."""
 
 import pytest
-import torch
 
-import simgpu
-from gpu_course.lesson06.explorers import bottleneck, pace
+from gpu_course.lesson06.explorers import bottleneck
 from tests.gpu_course.explorer_settings import settings
 from tests.simgpu.conftest import _available, _fresh  # noqa: F401
-
-
-@pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-@pytest.mark.parametrize(("launch", "kernel", "every"), [(5, 20, 0), (5, 20, 1), (5, 20, 8), (10, 5, 4), (5, 2, 16)])
-def test_the_pace_is_that_of_the_simulated_gpu(launch, kernel, every):
-    simgpu.configure(host=simgpu.Host.of_launches(launch), costs=simgpu.Costs(kernel_ns=kernel * 1000))
-    x = torch.zeros(1, device="sim")
-    torch.sim.synchronize()
-    with simgpu.timeline() as timeline:
-        for number in range(1, pace.KERNELS + 1):
-            x.add_(1)
-            if number == pace.KERNELS or (every and number % every == 0):
-                x.item()
-    predicted = pace.pace(launch_us=float(launch), kernel_us=float(kernel), every=every)
-    assert timeline.total_ns / 1e3 == pytest.approx(predicted.total_us, rel=1e-3)
-    assert len(timeline.select("wait")) == len(predicted.reads)
-
-
-def test_no_kernel_begins_before_its_launch_or_beside_another():
-    for setting in settings(pace.explore()):
-        p = pace.pace(**setting)
-        ends = [sum(kernel) for kernel in p.kernels]
-        for launch, kernel, end in zip(p.launches, p.kernels, [0.0, *ends], strict=False):
-            assert kernel[0] == pytest.approx(max(sum(launch), end))
-        assert 0 < p.busy <= 1 and p.total_us > ends[-1]
 
 
 def step(*repaired, **more):

@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from course_utils import gpus, timing
-from gpu_course.lesson03.explorers import loss_scaling, number_formats, roofline
+from gpu_course.lesson03.explorers import number_formats, roofline
 from gpu_course.lesson03.explorers.formats import FORMATS, store
 from gpu_course.lesson03.explorers.roofline import HEAD, IMAGE, LAYERS
 from tests.gpu_course.explorer_settings import LIVE, settings
@@ -165,25 +165,3 @@ def test_a_decimal_number_is_what_python_reads():
     assert math.copysign(1, number_formats.formats(digits=0.0, power=0, negative=True).asked) == -1
     boxes = [patch for patch in number_formats.draw(n).axes[0].patches if hasattr(patch, "get_xy")]
     assert len(boxes) == sum(fmt.bits for fmt in FORMATS)
-
-
-# ---- loss scaling
-
-
-@pytest.mark.parametrize("fmt", ["fp16", "bf16", "fp8 e5m2"])
-@pytest.mark.parametrize("median", [1e-8, 1e-5, 1e3])
-def test_shares_are_those_of_drawn_gradients_in_the_type_itself(fmt, median):
-    s = loss_scaling.scaling(fmt=fmt, median=median, decades=1.5, scale=8, gradients=1000)
-    draw = torch.randn(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    kept = (10 ** (math.log10(median) + 1.5 * draw) * 8).float().to(s.fmt.dtype).double()
-    zero, infinite = (kept == 0).double().mean().item(), kept.isinf().double().mean().item()
-    low = ((kept > 0) & (kept < s.fmt.smallest_normal)).double().mean().item()
-    assert (s.lost, s.subnormal, s.infinite) == pytest.approx((zero, low, infinite), abs=6e-3)
-
-
-def test_a_step_is_skipped_when_one_gradient_is_infinite():
-    few = loss_scaling.scaling(fmt="fp16", median=1e-3, decades=1.0, scale=2**20, gradients=10)
-    assert few.skipped == pytest.approx(1 - (1 - few.infinite) ** 10)
-    many = loss_scaling.scaling(fmt="fp16", median=1e-3, decades=1.0, scale=2**20, gradients=10**6)
-    assert many.skipped > few.skipped and many.skipped == pytest.approx(1.0)
-    assert loss_scaling.scaling(fmt="fp16", median=1e-3, decades=1.0, scale=1e30, gradients=2).skipped == 1.0

@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(devices.simulated() is None, reason="there is a 
 REFUSED = "Cannot convert a MPS Tensor to float64 dtype as the MPS framework doesn't support float64."
 WIDE = torch.float64, torch.complex128
 DRAW_IT = (  # exercises whose checks have a case in float64, or a scaler
-    "double move_batch nearest normalise windows huber pad_vocabulary MaskedLinear last_states load_checkpoint "
+    "double move_batch nearest normalise huber MaskedLinear last_states load_checkpoint "
     "forward_on_two train_step evaluate mean_loss train_epoch amp_step bias_gelu_backward keep_rows_operator "
-    "train_pairs fold"
+    "train_pairs"
 )
 EXERCISES = [
     pytest.param(one, id=one.name, marks=[pytest.mark.slow] * (one.name not in DRAW_IT.split()))

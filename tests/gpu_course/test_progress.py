@@ -493,12 +493,12 @@ def key_of(text: str) -> tuple[str, str]:
 
 
 def test_the_way_that_is_followed_comes_first_then_spines_then_what_goes_deeper():
-    every = [*map(key_of, ("08b.layer_norm", "02.ramp", "01.visible_gpus", "01.pick_device", "05.evaluate"))]
+    every = [*map(key_of, ("08b.layer_norm", "02.ramp", "05.mean_loss", "01.pick_device", "05.evaluate"))]
     assert [name for _, name in ways.in_order(every)] == [
         "pick_device",
         "ramp",
         "evaluate",
-        "visible_gpus",
+        "mean_loss",
         "layer_norm",
     ]
     progress.follow("evening")

@@ -42,7 +42,7 @@ def written(path, entries, **more):
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
-def test_a_file_of_the_profiler_is_read_with_its_shares_and_gaps(name, tmp_path):
+def test_a_file_of_the_profiler_is_read_with_its_shares(name, tmp_path):
     about = {"distributedInfo": {"rank": 3, "world_size": 8}, "deviceProperties": [{"name": "A100"}] * 2}
     trace = lesson06.read_trace(written(tmp_path / name, ENTRIES, **about))
     assert (trace.rank, trace.ranks, trace.gpu, trace.end_us) == (3, 8, "A100", 100.0)
@@ -53,9 +53,6 @@ def test_a_file_of_the_profiler_is_read_with_its_shares_and_gaps(name, tmp_path)
         ("copy", 7), ("kernel", 7), ("kernel", 20), ("kernel", 7)]  # fmt: skip
     shares = trace.shares  # of 80 µs: 20 idle, 40 computing, 20 of messages, of which 10 beside a kernel
     assert (shares.idle, shares.computing, shares.messages, shares.hidden) == (0.25, 0.5, 0.25, 0.5)
-    gaps = lesson06.idle_gaps.reference(trace.events, trace.end_us)
-    assert [(begin, length, line[:22]) for begin, length, line in gaps] == [
-        (0.0, 30.0, "enumerate(DataLoader)#"), (70.0, 20.0, "")]  # fmt: skip
 
 
 def test_a_file_without_events_or_without_a_gpu_says_so(tmp_path):
@@ -67,16 +64,9 @@ def test_a_file_without_events_or_without_a_gpu_says_so(tmp_path):
 
 
 @pytest.mark.skipif("SIMGPU_TRACES" not in os.environ, reason="SIMGPU_TRACES names no folder with traces of real GPUs")
-def test_traces_of_real_gpus_are_read_and_their_gaps_are_somebodys():
+def test_traces_of_real_gpus_are_read():
     paths = sorted(Path(os.environ["SIMGPU_TRACES"]).glob("*.json.gz"))
     assert len(paths) == 11
     for path in paths:
         trace = lesson06.read_trace(path)
-        shares, begin = trace.shares, min(e["ts"] for e in trace.events if e["cat"] == "kernel")
-        assert 0 <= shares.idle < 1 and shares.computing > 0, path.name
-        until = begin + 20_000  # µs: the reference looks at all events for each gap
-        events = [e for e in trace.events if e["ts"] + e["dur"] > begin and e["ts"] < until]
-        gaps = lesson06.idle_gaps.reference(events, until)
-        assert gaps and any(line for _, _, line in gaps), path.name
-        busy = sum(e["dur"] for e in events if e["cat"] == "kernel")
-        assert sum(length for _, length, _ in gaps) + busy >= until - begin, path.name
+        assert 0 <= trace.shares.idle < 1 and trace.shares.computing > 0, path.name

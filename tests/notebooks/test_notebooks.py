@@ -44,7 +44,7 @@ TABLE, LABEL = "a table of PyTorch's profiler", "one line for a number and its l
 RECORD = "a record, in one line"
 WIDE = {  # by lesson: cells whose output may have longer lines, and why
     "02": {"empty": RECORD, "two-devices": MESSAGE},
-    "03": {"graph-notice": LABEL, "precision-times": LABEL},
+    "03": {"precision-times": LABEL},
     "05": {"progress": "a widget, whose text is not shown where it is"},
     "06": {"profiled-step": TABLE, "ended": MESSAGE, "program": TABLE},
     "07": {"census": RECORD, "wide": LABEL},
