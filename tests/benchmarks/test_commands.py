@@ -23,7 +23,6 @@ def printed(*arguments: str) -> str:
     (("benchmarks.published", "0"), "The worst ten of training and inference"),
     (("benchmarks.splits",), "first choice, with five numbers"),
     (("benchmarks.wrong_answers", "00"), "1 of 1 show something"),
-    (("tests.gpu_course.sizes", "11"), "11 decide"),
 ], ids=lambda given: given[0] if isinstance(given, tuple) else "")  # fmt: skip
 def test_the_command_works(command, said):
     assert said in printed("-m", *command)

@@ -1,53 +1,44 @@
-"""Can an exercise be read at a sitting, and are its lines counted, those in files of edits too?"""
+"""Can an exercise be read at a sitting, module, mistakes and wrong answers together?"""
 
+import ast
+import re
 import statistics
+from pathlib import Path
 
-from tests.gpu_course import sizes
+from gpu_course import catalogue
 
-SITTING, USUAL = 275, 135  # lines: of one exercise, and of the one in the middle
-LARGER = {  # exercises that are larger, with lines that they may have: they may shrink, and none may join them
-    "07 quarter_step": 309,
-}
+SITTING, USUAL = 270, 130  # lines: of one exercise, and of the one in the middle
+
+
+def lines(text):
+    return sum(bool(line.strip()) for line in text.splitlines())
+
+
+def cost(file):
+    """Return the lines of an exercise that are not empty, but for those of right answers in other styles."""
+    module, rows = file.read_text(encoding="utf-8"), file.with_suffix(".diff").read_text(encoding="utf-8")
+    parts = module.splitlines()
+    for node in ast.parse(module).body:
+        began = [*getattr(node, "decorator_list", []), *filter(None, [getattr(node, "value", None)])]
+        if any(re.match(r"\w+\.alternative\(", ast.unparse(one)) for one in began):
+            first = min(node.lineno, *(one.lineno for one in began))
+            parts[first - 1 : node.end_lineno] = [""] * (node.end_lineno - first + 1)
+    answers = [row for row in re.split(r"^(?=== )", rows, flags=re.MULTILINE) if not row.startswith("== right: ")]
+    return lines("\n".join(parts)) + sum(map(lines, answers))
 
 
 def test_an_exercise_can_be_read_at_a_sitting():
-    totals = {name: cost.total for name, cost in sizes.every().items()}
-    assert len(totals) > 100 and statistics.median(totals.values()) <= USUAL
-    large = {name: round(lines) for name, lines in totals.items() if lines > LARGER.get(name, SITTING)}
-    assert large == {}, "python -m tests.gpu_course.sizes says what takes the lines"
-    assert [name for name in LARGER if totals[name] <= SITTING] == [], "no longer larger: take them out of the list"
+    folder = Path(catalogue.__file__).parent
+    costs = {f"{number} {name}": cost(folder / f"lesson{number}" / f"{name}.py")
+             for number, names in catalogue.names().items() for name in names}  # fmt: skip
+    assert len(costs) > 100 and statistics.median(costs.values()) <= USUAL
+    assert {name: count for name, count in costs.items() if count > SITTING} == {}
 
 
-MODULE = """
-from gpu_course.checks import exercise
-from gpu_course.lesson00.helper import helped
-
-
-@exercise(title="One")
-def one(x):
-    return x
-
-
-@one.alternative("it costs more")
-def _(x):
-    return +x
-
-
-@one.checks
-def _(case):
-    helped(1)
-"""
-ANSWERS = "== forgets [left-out]\n# why\n~ x → 1\n\n== right: adds\n~ x → +x\n\n== wrong: phrase\n~ x → 2\n"
-
-
-def test_each_line_is_counted_once_for_what_it_belongs_to():
-    cost = sizes.cost(MODULE, ANSWERS)
-    assert (cost.module, cost.mistakes, cost.wrong_answers, cost.other_styles, cost.total) == (8, 3, 2, 5, 13)
-    assert sizes.imported(MODULE, "00") == {"helper"} and not sizes.imported(MODULE, "01")
-    assert sizes.imported("from gpu_course.lesson00 import a, b\n", "00") == {"a", "b"}
-
-
-def test_a_table_is_printed_with_the_largest_last(capsys):
-    sizes.main(["00"])
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[1].startswith("00 double") and lines[-1].startswith("median ") and len(lines) == 3
+def test_lines_of_other_styles_and_empty_ones_do_not_count(tmp_path):
+    module = "@one.alternative('it costs more')\ndef _(x):\n    return +x\n\n\ndef one(x):\n    return x\n"
+    (tmp_path / "one.py").write_text(module, encoding="utf-8")
+    (tmp_path / "one.diff").write_text(
+        "== forgets [a]\n# why\n~ x → 1\n\n== right: adds\n~ x → +x\n\n== wrong: p\n~ x → 2\n", encoding="utf-8"
+    )
+    assert cost(tmp_path / "one.py") == 2 + 3 + 2
