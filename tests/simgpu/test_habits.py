@@ -6,6 +6,7 @@ import json
 import linecache
 import os
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests import children
 from tests.simgpu.rule_programs import BAD, GOOD, STYLES, edited
 from tools import notebooks
 
+PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text(encoding="utf-8"))["program"]
 CASES = [  # each bad program in one of the three styles, and once a week in all
     pytest.param(style, code, edit, marks=[pytest.mark.slow] * ((at + number) % len(STYLES) > 0))
     for number, style in enumerate(STYLES)
@@ -62,90 +64,6 @@ def test_a_good_program_gets_no_remark_of_any_rule(tmp_path, style, change):
     assert [(one.code, str(one)) for one in report.suspects] == []
 
 
-@pytest.mark.parametrize("made", ["early", "late"])
-def test_two_optimizers_that_share_backward_passes_are_sound(tmp_path, made):
-    """As in adversarial training: the generator's backward pass also adds to the gradients of the discriminator."""
-    text = """import torch
-from torch import nn
-g, d = nn.Linear(8, 64).cuda(), nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).cuda()
-of_g, of_d = torch.optim.Adam(g.parameters()), torch.optim.Adam(d.parameters())
-for step in range(5):
-    real, noise = torch.randn(64, 64, device="cuda"), torch.randn(64, 8, device="cuda")
-    fake = g(noise)
-    of_d.zero_grad()
-    (d(fake.detach()).mean() - d(real).mean()).backward()
-    of_d.step()
-    of_g.zero_grad()
-    (-d(fake).mean()).backward()
-    of_g.step()
-"""
-    if made == "late":
-        text = text.replace("    fake = g(noise)\n", "").replace("fake", "g(noise)")
-    found = [one.code for one in reported(text, tmp_path, "gan").suspects]
-    assert found == ([] if made == "early" else ["forward-not-used"])  # late, nothing uses the graph that is detached
-
-
-TWO = """import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-one, other = nn.Linear(32, 256).cuda(), nn.Linear(256, 1).cuda()
-of_one = torch.optim.SGD(one.parameters(), 0.1)
-of_other = torch.optim.SGD(other.parameters(), 0.1)
-data, kept, sums = torch.randn(512, 32, device="cuda"), [], {}
-loader = DataLoader(TensorDataset(torch.randn(512, 32)), batch_size=128)
-for step in range(12):
-    x = data[128 * (step % 4) : 128 * (step % 4) + 128]
-    x = x
-    of_other.zero_grad()
-    made = one(x)
-    other(made.detach()).mean().backward()
-    of_other.step()
-    of_one.zero_grad()
-    loss = nn.functional.mse_loss(other(made), x[:, :1])
-    loss.backward()
-    of_one.step()
-"""
-WITH_TWO = {  # edits, the code of the remark, and what stands in its line
-    "as it is": ((), "", ""),
-    "undetached": (("other(made.detach())", "other(one(x))"), "not-detached", "other(one(x)).mean()"),
-    "a step forgotten": (("    of_one.step()\n", ""), "optimizer-never-steps", "of_one ="),
-    "data changed": (("    x = x\n", "    x += 0.1\n"), "data-changed-again", "x += 0.1"),
-    "a copy changed": (("    x = x\n", "    x = x.clone(); x += 0.1\n"), "", ""),
-    "a state that moves on": (("    x = x\n", "    data *= 0.9; x = data\n"), "", ""),
-    "one batch of a loader": (
-        ("    x = x\n", "    x = next(iter(loader))[0].cuda()\n"), "loader-begun-anew", "next(iter(loader))",
-    ),
-    "all batches of a loader": (("    x = x\n", "    x = len(list(loader)) and x\n"), "", ""),
-    "a mean of weights with its graph": (
-        ("    of_one.step()", "    of_one.step(); sums['a'] = 0.9 * sums.get('a', 0.0) + one.bias"), "memory-grows",
-        "sums['a'] =",
-    ),
-    "a mean of weights": (
-        ("    of_one.step()", "    of_one.step(); sums['a'] = 0.9 * sums.get('a', 0.0) + one.bias.detach()"), "", "",
-    ),
-    "a part that keeps all": (
-        ("x[:, :1])", "x[:, :1].expand(128, 512))", "nn.Linear(256, 1)", "nn.Linear(256, 512)",
-         "    of_one.step()", "    of_one.step(); kept.append(loss.detach())"), "memory-grows", "kept.append",
-    ),
-    "a part that keeps itself": (
-        ("x[:, :1])", "x[:, :1].expand(128, 512))", "nn.Linear(256, 1)", "nn.Linear(256, 512)",
-         "    of_one.step()", "    of_one.step(); kept.append(loss.detach().clone())"), "", "",
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", WITH_TWO)
-def test_what_two_models_and_their_data_do_to_each_other_is_named(tmp_path, name):
-    edits, code, source = WITH_TWO[name]
-    text = TWO
-    for old, new in zip(edits[::2], edits[1::2], strict=True):
-        assert old in text
-        text = text.replace(old, new)
-    found = reported(text, tmp_path, "two").suspects
-    assert [one.code for one in found] == [code] * bool(code)
-    assert all(source in one.source for one in found)
-
-
 @pytest.mark.parametrize("mode", ["no_grad", "enable_grad"])
 def test_predictions_of_a_program_that_trains_nothing_need_no_gradients(tmp_path, mode):
     text = f"""import torch
@@ -160,82 +78,6 @@ with torch.{mode}():
     found = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["suspects"]
     named = [("evaluation-with-gradients", 6)] * (mode == "enable_grad")
     assert [(one["code"], one["line"]) for one in found] == named
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("loss = losses[losses > 0.1].sum()", "how many elements a mask of booleans picks. `torch.where` needs none"),
-        ("loss = losses.sum(); kept = loss.item()", "Read the value less often, or later"),
-        ("loss = torch.where(losses > 0.1, losses, 0.0).sum()", ""),
-    ],
-)
-def test_a_wait_that_reads_no_value_of_the_program_has_advice_of_its_own(tmp_path, line, words):
-    text = f"""import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.01)
-for x in torch.randn(5, 512, 64, device="cuda"):
-    losses = model(x).square().mean(1)
-    {line}
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
-    found = reported(text, tmp_path, "mask").suspects
-    lines = [7, 9] if "mask" in words else [7] * bool(words)  # the backward pass puts gradients where the mask is true
-    assert sorted((one.code, one.line) for one in found) == [("host-waits", number) for number in lines]
-    assert all(words in one.text for one in found)
-
-
-def test_what_is_said_of_arguments_that_pytorch_checks_helps(tmp_path):
-    text = """import torch
-from torch import nn
-model = nn.Linear(8, 4).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(4):
-    optimizer.zero_grad()
-    torch.distributions.Categorical(logits=model(torch.randn(64, 8, device="cuda"))).entropy().mean().backward()
-    optimizer.step()
-"""
-    (found,) = reported(text, tmp_path, "policy").suspects
-    assert (found.code, found.line) == ("host-waits", 7) and "validate_args=False" in found.text
-
-
-@pytest.mark.parametrize(("sizes", "named"), [((8, 9, 10, 11, 12, 13), True), ((8, 9) * 3, False)])
-def test_algorithms_are_tried_out_again_where_most_steps_bring_another_size(tmp_path, sizes, named):
-    text = f"""import torch
-from torch import nn
-model = nn.Sequential(nn.Conv1d(8, 64, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(64, 8)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-with torch.backends.cudnn.flags(benchmark=True):
-    for size in {sizes}:
-        optimizer.zero_grad()
-        model(torch.randn(32, 8, size, device="cuda")).square().mean().backward()
-        optimizer.step()
-"""
-    found = reported(text, tmp_path, "sizes").suspects
-    assert [(one.code, one.line) for one in found] == [("benchmark-of-changing-sizes", 8)] * named
-
-
-def test_a_forward_pass_is_used_where_only_its_second_result_is(tmp_path):
-    text = """import torch
-from torch import nn
-class Two(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(8, 512), nn.Linear(8, 512)
-    def forward(self, x):
-        return self.first(x), self.second(x)
-model = Two().cuda()
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(4):
-    optimizer.zero_grad()
-    _, wanted = model(torch.randn(64, 8, device="cuda"))
-    wanted.square().mean().backward()
-    optimizer.step()
-"""
-    assert reported(text, tmp_path, "two").suspects == []
 
 
 RANKS = """import torch
@@ -271,6 +113,19 @@ def test_ranks_that_a_program_spawns_get_a_report_of_the_first_one(tmp_path):
     assert [(one["code"], one["line"]) for one in values["habits"]] == [("ddp-bypassed", 14)]
     assert (values["failure"]["line"], values["failure"]["text"]) == (17, "at the end")
     assert ended.stderr.count("Report for") == 1 and "no report" not in ended.stderr
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=[program["name"] for program in PROGRAMS])
+def test_a_program_gets_the_remarks_of_its_row(tmp_path, program):
+    report = reported(program["text"], tmp_path, "program")
+    found = sorted(
+        (one for one in report.suspects if one.code == program.get("only", one.code)), key=lambda one: one.line
+    )
+    wanted = [remark.partition(" ") for remark in program["remarks"]]
+    assert [one.code for one in found] == [code for code, _, _ in wanted], [str(one) for one in found]
+    assert all(source in one.source for one, (_, _, source) in zip(found, wanted, strict=True))
+    assert all(program.get("says", "") in one.text for one in found)
+    assert report.steps == program.get("steps", report.steps)
 
 
 def test_every_rule_has_a_bad_program_and_a_good_one():
@@ -529,55 +384,6 @@ def test_garbage_of_others_that_goes_meanwhile_hides_no_growth(tmp_path):
     assert [named in one.source for one in report.suspects if one.code == "memory-grows"] == [True]
 
 
-LATE_HEAD = """import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(16, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 9)).eval()
-model[3] = nn.Sequential(nn.Dropout(0.4), nn.Linear(512, 2))
-model = model.cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-for _ in range(4):
-    optimizer.zero_grad()
-    model(torch.randn(64, 16, device="cuda")).square().mean().backward()
-    optimizer.step()
-"""
-
-
-@pytest.mark.parametrize(
-    ("edit", "codes"),
-    [(("", ""), ["training-in-evaluation-mode"]), ((".cuda()\n", ".cuda()\nmodel[3].train()\n"), [])],
-    ids=["a head put into a model in evaluation mode", "a head that was set to train"],
-)
-def test_the_mode_of_a_layer_counts_if_somebody_has_set_it(tmp_path, edit, codes):
-    assert [one.code for one in reported(LATE_HEAD.replace(*edit), tmp_path, "late").suspects] == codes
-
-
-SEARCH = """import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-x, y = torch.randn(192, 16), torch.randint(4, (192,))
-data = TensorDataset(x, y)
-{made}
-for rate in (1e-1, 1e-2, 1e-3, 1e-4):
-    loader = DataLoader({data}, batch_size=64, pin_memory=True)
-{anew}
-    for a, b in loader:
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(a.cuda(non_blocking=True)), b.cuda(non_blocking=True)).backward()
-        optimizer.step()
-"""
-MADE = "model = nn.Linear(16, 4).cuda()\noptimizer = torch.optim.SGD(model.parameters(), lr=0.1)"
-
-
-@pytest.mark.parametrize("data", ["data", "TensorDataset(x, y)"])
-def test_a_loader_is_built_anew_where_the_same_optimizer_goes_through_the_same_data(tmp_path, data):
-    anew = "\n".join(f"    {line}" for line in MADE.splitlines())
-    for made, codes in (("pass", []), (MADE, ["loader-built-anew"])):
-        text = SEARCH.format(data=data, made=made, anew=anew if made == "pass" else "    pass")
-        assert [one.code for one in reported(text, tmp_path, made[:4]).suspects] == codes
-    others = SEARCH.format(data="TensorDataset(x + rate, y)", made=MADE, anew="    pass")
-    assert reported(others, tmp_path, "others").suspects == []
-
-
 def test_float64_that_is_the_default_is_chosen(tmp_path):
     text = edited("loop", *BAD["double-precision"][0][:-1])
     assert "double-precision" in [one.code for one in reported(text, tmp_path, "train").suspects]
@@ -586,85 +392,6 @@ def test_float64_that_is_the_default_is_chosen(tmp_path):
         assert reported(edited("loop"), tmp_path, "chosen").suspects == []
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-def test_a_model_that_is_trained_by_hand_uses_its_gradients(tmp_path):
-    text = """import torch
-from torch import nn
-by_hand, other = nn.Linear(16, 512).cuda(), nn.Linear(512, 4).cuda()
-optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
-for _ in range(5):
-    optimizer.zero_grad()
-    by_hand.zero_grad()
-    other(by_hand(torch.randn(64, 16, device="cuda")).relu()).square().mean().backward()
-    optimizer.step()
-    with torch.no_grad():
-        for parameter in by_hand.parameters():
-            parameter -= 0.1 * parameter.grad
-"""
-    assert reported(text, tmp_path, "by_hand").suspects == []
-    without = text.partition("    with torch.no_grad()")[0].replace("    by_hand.zero_grad()\n", "")
-    assert [one.code for one in reported(without, tmp_path, "without").suspects] == ["gradients-not-used"]
-
-
-BY_HAND = """import torch
-from torch import nn
-w, b = torch.randn(16, 512, device="cuda", requires_grad=True), torch.zeros(512, device="cuda", requires_grad=True)
-x = torch.randn(6, 256, 16, device="cuda")
-for batch in x:
-    loss = (batch @ w + b).square().mean()
-    loss.backward()
-    with torch.no_grad():
-        w -= 0.01 * w.grad
-        b -= 0.01 * b.grad
-    CLEAR
-"""
-
-
-@pytest.mark.parametrize("changed", ["w -= 0.01", "w.data -= 0.01"])
-@pytest.mark.parametrize(("clear", "codes"), [
-    ("pass", ["gradients-never-cleared"]), ("w.grad.zero_(), b.grad.zero_()", []), ("w.grad = b.grad = None", []),
-])  # fmt: skip
-def test_a_program_without_an_optimizer_has_steps_and_its_gradients_are_looked_at(tmp_path, clear, codes, changed):
-    text = BY_HAND.replace("CLEAR", clear).replace("w -= 0.01", changed)
-    report = reported(text, tmp_path, "by_hand")
-    assert [one.code for one in report.suspects] == codes
-    assert all(one.line == 7 and "`weight.grad = None`" in one.text for one in report.suspects)
-    assert report.steps == 5, "the last one ends with the program"
-    assert report.owners["weights"] == 512 * 17 * 4 and report.phases["optimizer"] > 0
-
-
-def test_steps_are_found_where_gradients_are_asked_for_by_name(tmp_path):
-    text = BY_HAND.replace("loss.backward()", "grads = torch.autograd.grad(loss, (w, b))").replace("CLEAR", "pass")
-    report = reported(text.replace("w.grad", "grads[0]").replace("b.grad", "grads[1]"), tmp_path, "by_hand")
-    assert (report.suspects, report.steps) == ([], 5)
-
-
-def test_gradients_of_several_passes_before_a_step_by_hand_are_no_fault(tmp_path):
-    text = BY_HAND.replace("CLEAR", "w.grad = b.grad = None").replace(
-        "    loss.backward()\n", "    loss.backward(retain_graph=True); (0.1 * loss).backward()\n"
-    )
-    report = reported(text, tmp_path, "by_hand")
-    assert (report.suspects, report.steps) == ([], 5)
-
-
-FROZEN = """import torch
-from torch import nn
-body = nn.Sequential(nn.Linear(16, 512), nn.BatchNorm1d(512), nn.ReLU()).cuda().eval()
-head = nn.Linear(512, 4).cuda()
-optimizer = torch.optim.SGD(head.parameters(), lr=0.1)
-for x in torch.randn(4, 64, 16, device="cuda"):
-    optimizer.zero_grad()
-    head(body(x)).square().mean().backward()
-    optimizer.step()
-"""
-
-
-def test_a_model_that_no_optimizer_trains_may_be_in_evaluation_mode(tmp_path):
-    found = reported(FROZEN, tmp_path, "frozen").suspects
-    assert [(one.code, one.line) for one in found] == [("gradients-not-used", 8)]
-    frozen = FROZEN.replace(".eval()\n", ".eval().requires_grad_(False)\n")
-    assert reported(frozen, tmp_path, "frozen").suspects == []
 
 
 LAYERS = """import torch
@@ -700,12 +427,6 @@ train(12)
 """
 
 
-@pytest.mark.parametrize("before", ["", "later = nn.Linear(16, 4)"])
-def test_a_layer_has_the_whole_run_to_be_called(tmp_path, before):
-    report = reported(LAYERS.replace("nn.Module.__init__  # BEFORE", before), tmp_path, "layers")
-    assert [(one.code, one.line) for one in report.suspects] == [("layer-never-called", 11)]
-
-
 @pytest.mark.parametrize("steps", ["4", "40"])
 def test_a_run_that_is_cut_says_of_a_layer_only_what_it_saw(tmp_path, steps):
     (tmp_path / "layers.py").write_text(LAYERS, encoding="utf-8")
@@ -729,27 +450,6 @@ for _ in range(5):
     text = LAYERS.replace("nn.Module.__init__  # BEFORE\ntrain(12)", "train(5)\ntrain(12)")
     text = text.replace("optimizer.step()\n", "optimizer.step()\n        import simgpu; simgpu.step()\n")
     assert [one.line for one in reported(text, tmp_path, "layers").suspects] == [11]
-
-
-def test_a_sum_that_has_ended_grows_no_more(tmp_path):
-    text = """import torch
-from torch import nn
-model = nn.Linear(16, 4).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-def epoch():
-    total = 0.0
-    for x in torch.randn(8, 64, 16, device="cuda"):
-        optimizer.zero_grad()
-        loss = model(x).square().mean()
-        loss.backward()
-        optimizer.step()
-        total += loss
-    return total / 8
-for _ in range(2):
-    mean = epoch()
-"""
-    found = reported(text, tmp_path, "sums").suspects
-    assert [(one.code, one.line) for one in found] == [("memory-grows", 12)]
 
 
 GROWING = """import torch
@@ -780,16 +480,6 @@ GROWS = {  # whether it trains, what each turn does, and the line that is named
     "numbers": (False, "kept.append(look().mean())", 0),
     "the last two, without an optimizer": (False, "last.append(look())", 0),
 }
-
-
-@pytest.mark.parametrize("name", GROWS)
-def test_memory_grows_where_a_line_keeps_what_each_of_its_turns_makes(tmp_path, name):
-    trains, each, line = GROWS[name]
-    report = reported(GROWING.replace("EACH", each), tmp_path, "growing", STEPS=26, TRAINS=trains)
-    found = [one for one in report.suspects if one.code == "memory-grows"]
-    assert [one.line for one in found] == [line] * bool(line)
-    assert all("256 KiB" in one.text or "768 KiB" in one.text or "272 KiB" in one.text for one in found)
-    assert ("no memory was seen to grow" in str(report)) <= (not line)
 
 
 def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):
@@ -829,53 +519,6 @@ def test_waiting_for_a_processor_is_no_time_of_a_loader(monkeypatch):
     assert turns.elapsed_s() == 3.0
 
 
-def test_a_sample_every_hundred_steps_is_no_habit(tmp_path):
-    text = """import torch
-from torch import nn
-model = nn.Linear(16, 512).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for step in range(24):
-    optimizer.zero_grad()
-    model(torch.randn(64, 16, device="cuda")).square().mean().backward()
-    optimizer.step()
-    if step % EVERY == 0:
-        sample = model(torch.ones(64, 16, device="cuda")).detach()
-"""
-    assert reported(text, tmp_path, "seldom", EVERY=24).suspects == []
-    assert [one.code for one in reported(text, tmp_path, "often", EVERY=4).suspects] == ["forward-not-used"]
-
-
-@pytest.mark.parametrize(("times", "codes"), [(1, []), (3, ["copies-keep-waiting"])])
-def test_a_model_that_is_moved_once_is_no_fault_of_a_run_without_steps(tmp_path, times, codes):
-    text = """import torch
-from torch import nn
-x = torch.ones(64, 2048, device="cuda") * 2
-models = [nn.Linear(2048, 2048) for _ in range(TIMES)]
-for model in models:
-    model.to("cuda")
-    with torch.no_grad():
-        x = model(x)
-"""
-    report = reported(text, tmp_path, "moves", TIMES=times)
-    assert 'model.to("cuda")' in [row.source for row in report.waits]
-    assert [one.code for one in report.suspects] == codes
-
-
-def test_a_model_that_its_optimizer_does_not_know_gets_one_remark(tmp_path):
-    text = """import copy
-import torch
-from torch import nn
-model = nn.Linear(16, 512).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-model = copy.deepcopy(model)
-for _ in range(6):
-    model.zero_grad()
-    model(torch.randn(64, 16, device="cuda")).square().mean().backward()
-    optimizer.step()
-"""
-    assert [one.code for one in reported(text, tmp_path, "copied").suspects] == ["optimizer-of-other-parameters"]
-
-
 INFERENCE = """import torch
 from torch import nn
 from torch.utils.data import DataLoader
@@ -907,23 +550,6 @@ def test_of_a_pinned_copy_is_not_said_to_pin_it(tmp_path):
     assert "Send fewer bytes" in remarks[0].text and "non_blocking" not in remarks[0].text
 
 
-def test_the_history_of_an_optimizer_is_no_memory_that_grows(tmp_path):
-    text = """import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(1, 40), nn.Tanh(), nn.Linear(40, 1)).cuda()
-optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
-x = torch.linspace(0, 6, 512, device="cuda").unsqueeze(1)
-def closure():
-    optimizer.zero_grad()
-    loss = (model(x) - x.cos()).square().mean()
-    loss.backward()
-    return loss
-for _ in range(6):
-    last = optimizer.step(closure)
-"""
-    assert reported(text, tmp_path, "lbfgs").suspects == []
-
-
 AGENT = """import torch
 from torch import nn
 model = nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 2)).cuda()
@@ -949,12 +575,6 @@ def test_a_loss_that_is_read_once_an_episode_costs_next_to_nothing(tmp_path):
     assert reads.suspects == [] and reads.step_time < 1.01 * plain.step_time
 
 
-@pytest.mark.parametrize("reward", [0.0, 1.0])
-def test_who_plays_has_to_read_each_action(tmp_path, reward):
-    """An episode without a reward leaves gradients of zeros, which are gradients all the same."""
-    assert [one.code for one in reported(AGENT, tmp_path, "agent", REWARD=reward).suspects] == []
-
-
 def test_a_value_that_decides_nothing_need_not_be_read(tmp_path):
     text = AGENT.replace("        state = [", "        print(logits.sum().item())\n        state = [")
     text = text.replace("torch.tensor(state, device=", "torch.ones(3, device=")
@@ -967,19 +587,6 @@ for x in torch.ones(256, 256).split(32):
     kept = scores.argmax(1).cpu()
 """
     assert "host-waits" in [one.code for one in reported(text, tmp_path, "predict").suspects]
-
-
-def test_one_sample_at_a_time_is_a_small_batch_and_gets_one_remark(tmp_path):
-    text = """import torch
-from torch import nn
-first, last = nn.Linear(20, 64).cuda(), nn.Linear(64, 1).cuda()
-optimizer = torch.optim.SGD([*first.parameters(), *last.parameters()], lr=0.01)
-for x in torch.randn(12, 20, device="cuda"):
-    optimizer.zero_grad()
-    last(first(x).relu()).square().mean().backward()
-    optimizer.step()
-"""
-    assert [one.code for one in reported(text, tmp_path, "single").suspects] == ["small-batch"]
 
 
 GENERATOR = """import torch
@@ -1005,174 +612,6 @@ def test_what_a_program_would_have_used_later_is_no_fault_of_a_run_that_is_cut(t
     done = children.run("-m", "simgpu", *options, "--json", tmp_path / "gan.json", "gan.py", cwd=tmp_path)
     codes = [one["code"] for one in json.loads((tmp_path / "gan.json").read_text())["suspects"]]
     assert codes == ([] if "backward" in last else ["forward-not-used"]), done.stderr
-
-
-def test_an_optimizer_at_the_address_of_a_dead_one_is_watched(tmp_path):
-    text = """import torch
-from torch import nn
-import simgpu
-def fit(optimizer, net, clear):
-    for _ in range(4):
-        if clear:
-            optimizer.zero_grad()
-        net(torch.ones(64, 16, device="cuda")).square().mean().backward()
-        optimizer.step()
-        simgpu.step()
-def make(net):
-    return torch.optim.SGD(net.parameters(), lr=0.1)
-net, later = nn.Linear(16, 512).cuda(), nn.Linear(16, 512).cuda()
-first = make(net)
-address = id(first)
-fit(first, net, clear=True)
-del first
-others = []
-while len(others) < 1000 and (not others or id(others[-1]) != address):
-    others.append(make(later))
-fit(others[-1], later, clear=False)
-"""
-    assert [one.code for one in reported(text, tmp_path, "dead").suspects] == ["gradients-never-cleared"]
-
-
-FUNCTIONAL = """import torch
-from torch import nn
-from torch.func import functional_call, grad
-x, y = torch.randn(64, 16, device="cuda"), torch.randn(64, 1, device="cuda")
-net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)).cuda()
-weights = {name: weight.detach().clone().requires_grad_(LEAF) for name, weight in net.named_parameters()}
-def loss(weights):
-    return (functional_call(net, weights, (x,)) - y).square().mean()
-for _ in range(6):
-    STEP
-"""
-FUNCTIONAL_STEPS = {
-    "torch.func": "g = grad(loss)(weights); weights = {k: w - 0.1 * g[k] for k, w in weights.items()}",
-    "autograd.grad": "g = torch.autograd.grad(loss(weights), list(weights.values()))\n"
-    "    weights = {k: (w - 0.1 * d).detach().requires_grad_() for (k, w), d in zip(weights.items(), g)}",
-    "backward": "loss(weights).backward()\n"
-    "    weights = {k: (w - 0.1 * w.grad).detach().requires_grad_() for k, w in weights.items()}",
-}
-
-
-@pytest.mark.parametrize("way", FUNCTIONAL_STEPS)
-def test_steps_that_replace_the_weights_are_found(tmp_path, way):
-    text = FUNCTIONAL.replace("STEP", FUNCTIONAL_STEPS[way])
-    report = reported(text, tmp_path, "functional", LEAF=way != "torch.func")
-    assert (report.suspects, report.steps) == ([], 5), "the last one ends with the program"
-
-
-def test_gradients_of_one_picture_after_the_other_are_no_steps(tmp_path):
-    text = """import torch
-from torch import nn
-net = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 1)).cuda().requires_grad_(False)
-for _ in range(6):
-    picture = torch.rand(64, 16, device="cuda", requires_grad=True)
-    net(picture).sum().backward()
-    shown = picture.grad.abs()
-"""
-    assert reported(text, tmp_path, "pictures").steps == 0
-
-
-def test_inner_steps_of_learning_to_learn_are_sound(tmp_path):
-    """The inner gradients are returned, and the model is called once more with other weights."""
-    text = """import torch
-from torch import nn
-from torch.func import functional_call
-x, y = torch.randn(64, 16, device="cuda"), torch.randn(64, 1, device="cuda")
-net = nn.Linear(16, 1).cuda()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
-for _ in range(6):
-    weights = dict(net.named_parameters())
-    inner = (functional_call(net, weights, (x,)) - y).square().mean()
-    slopes = torch.autograd.grad(inner, list(weights.values()), create_graph=True)
-    fast = {name: w - 0.1 * s for (name, w), s in zip(weights.items(), slopes)}
-    optimizer.zero_grad()
-    (functional_call(net, fast, (x,)) - y).square().mean().backward()
-    optimizer.step()
-"""
-    assert reported(text, tmp_path, "inner").suspects == []
-
-
-INDEXED = """import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 4)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-data = torch.randn(1 << 17, 16, device="cuda")
-for _ in range(5):
-    rows = torch.randperm(1 << 17DEVICE)
-    optimizer.zero_grad()
-    model(data[rows][:256]).square().mean().backward()
-    optimizer.step()
-"""
-
-
-def test_indices_on_the_cpu_are_to_be_made_on_the_gpu(tmp_path):
-    remarks = reported(INDEXED.replace("DEVICE", ""), tmp_path, "rows").suspects
-    assert [(one.code, one.line) for one in remarks] == [("copies-keep-waiting", 9)]
-    assert "device=x.device" in remarks[0].text and "non_blocking" not in remarks[0].text
-    assert reported(INDEXED.replace("DEVICE", ", device='cuda'"), tmp_path, "rows").suspects == []
-
-
-@pytest.mark.parametrize(
-    ("rows", "codes"), [("[x.cuda()]", []), ("[row[None].cuda() for row in x]", ["copies-keep-waiting"])]
-)
-def test_small_copies_count_where_there_are_many(tmp_path, rows, codes):
-    text = """import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(16, 512), nn.ReLU(), nn.Linear(512, 4)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for x in torch.randn(6, 64, 16):
-    batch = torch.cat(ROWS)
-    optimizer.zero_grad()
-    model(batch).square().mean().backward()
-    optimizer.step()
-"""
-    remarks = reported(text.replace("ROWS", rows), tmp_path, "copies").suspects
-    assert [one.code for one in remarks] == codes and all(one.line == 6 for one in remarks)
-
-
-WHOLE = """import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-x = torch.tensor([[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]).cuda()
-loader = DataLoader(TensorDataset(x.cpu()), batch_size=SIZE)
-model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-for _ in range(6):
-    for batch in BATCHES:
-        optimizer.zero_grad()
-        model(batch).square().mean().backward()
-        optimizer.step()
-"""
-
-
-@pytest.mark.parametrize(("batches", "size", "codes"), [
-    ("[x]", 1, []), ("(b.cuda() for b, in loader)", 4, []), ("(b.cuda() for b, in loader)", 2, ["small-batch"]),
-])  # fmt: skip
-def test_a_batch_that_has_all_the_data_cannot_be_larger(tmp_path, batches, size, codes):
-    text = WHOLE.replace("BATCHES", batches).replace("SIZE", str(size))
-    remarks = reported(text, tmp_path, "whole").suspects
-    assert [one.code for one in remarks if one.code != "copies-keep-waiting"] == codes
-    assert all("% of a step" in one.text for one in remarks if one.code == "small-batch")
-
-
-def test_lengths_of_sequences_belong_on_the_cpu(tmp_path):
-    text = """import torch
-from torch import nn
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.rnn = nn.GRU(8, 16, batch_first=True)
-    def forward(self, x, lengths):
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        return self.rnn(packed)[1]
-net = Net().cuda()
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-for _ in range(4):
-    optimizer.zero_grad()
-    net(torch.randn(16, 6, 8, device="cuda"), torch.randint(1, 7, (16,))).square().mean().backward()
-    optimizer.step()
-"""
-    assert "host-tensor-in-forward" not in [one.code for one in reported(text, tmp_path, "lengths").suspects]
 
 
 def test_a_program_whose_first_step_comes_late_is_told_how_a_report_comes_sooner(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
+from types import CodeType
 
 import torch
 
@@ -60,25 +60,30 @@ class OwnWork:
     def _look(self) -> None:
         then_s, before = self._now_s(), -1
         while not self._ended.wait(EVERY_S):
-            frame = sys._current_frames().get(self._thread)
             now_s, asked = self._now_s(), self._asked()
             took_s, same = now_s - then_s, asked == before
             then_s, before = now_s, asked
-            line = _own_line(frame) if same or took_s > _LONG_S else ""
+            line = _own_line(_stack(self._thread)) if same or took_s > _LONG_S else ""
             if line:
                 self._steps[-1][line] += took_s if same else took_s - EVERY_S
 
 
-def _own_line(frame: FrameType | None) -> str:
+def _stack(thread: int) -> list[tuple[CodeType, int]]:
+    """Return what a thread runs, the innermost first. No frame is kept: it would keep tensors alive."""
+    frame, stack = sys._current_frames().get(thread), list[tuple[CodeType, int]]()
+    while frame is not None:
+        stack.append((frame.f_code, frame.f_lineno))
+        frame = frame.f_back
+    return stack
+
+
+def _own_line(stack: list[tuple[CodeType, int]]) -> str:
     """Return the reader's innermost line, "" where simgpu works for it, or something that is counted elsewhere."""
     line = ""
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename.startswith(_ELSEWHERE):
+    for code, number in stack:
+        file = code.co_filename
+        if file.startswith(_ELSEWHERE) or (not line and file.startswith(_OURS) and file != _WATCHING):
             return ""
-        if not line and code.co_filename.startswith(_OURS) and code.co_filename != _WATCHING:
-            return ""
-        if not line and places.is_readers(code.co_filename, code.co_name):
-            line = places.named(code.co_filename, frame.f_lineno)
-        frame = frame.f_back
+        if not line and places.is_readers(file, code.co_name):
+            line = places.named(file, number)
     return line

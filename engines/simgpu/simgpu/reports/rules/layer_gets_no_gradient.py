@@ -25,10 +25,10 @@ _NO_GRAD = "every call of their layer is without gradients. Call it outside of `
 
 @dataclass
 class _Called:
-    """The line that has called a layer, whether it is that of its caller, and whether any call was recorded."""
+    """The line that has called a layer, whether no model has called it, and whether any call was recorded."""
 
     line: str
-    own: bool
+    whole: bool
     recorded: bool
 
 
@@ -48,7 +48,7 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
         module, recorded = event.module, torch.is_grad_enabled()
         known = self._called.get(module)
         if module._parameters and (known is None or (recorded and not known.recorded)):
-            self._called[module] = _Called(places.place(), self._is_own(), recorded)
+            self._called[module] = _Called(places.place(), len(self.program.running) == 1, recorded)
 
     def on_cut(self, event: events.Cut) -> None:
         if self.program.step < LOOKED_AT:
@@ -70,14 +70,8 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
                 self._without[id(one)] = known.line, _NO_GRAD, one.numel()
             elif known is not None and one in self._cuts:
                 self._without[id(one)] = self._cuts[one], _DETACHED, one.numel()
-            elif known is not None and known.own:
+            elif known is not None and known.whole:
                 self._without[id(one)] = known.line, _LOST, one.numel()
-
-    def _is_own(self) -> bool:
-        """Return whether the reader's code has called the layer that runs: libraries have layers to spare."""
-        caller = type(self.program.running[-2]) if len(self.program.running) > 1 else None
-        code = None if caller is None else getattr(caller.forward, "__code__", None)
-        return caller is None or (code is not None and places.is_readers(code.co_filename, code.co_name))
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
         return {line: None for line, _, _ in self._without.values() if line}
@@ -93,7 +87,6 @@ _RETURN = "        x = x\n", "        self.side = {}\n"
 _ADDED = "scores = model(x)\n", "scores = model(x); scores = scores + model.side\n"
 BAD = [
     (*_MORE, *_RETURN[:1], _RETURN[1].format("self.more(x).detach()"), *_ADDED, "self.more(x).detach()"),
-    (*_MORE, *_RETURN[:1], _RETURN[1].format("self.more(x).data"), *_ADDED, "self.more(x).data"),
     (
         *_MORE, *_RETURN[:1], "        with torch.no_grad(): self.side = self.more(x)\n", *_ADDED, "self.more(x)",
     ),
