@@ -26,7 +26,9 @@ ENGINES = ("simgpu", "kernelcheck", "ranklaunch")
 MEMORY = {"03": "1400 MiB"}  # of each GPU, so that the lesson's own rules leave out products of 8192
 USUAL_MEMORY = "1 GiB"
 GPUS = 2
+_RESNET = "training ResNet-50 needs more memory than there is here, and takes a CPU minutes"
 LEFT_OUT = {  # cells that are not run, by lesson, and why; on a real GPU they run
+    "05": {"script-live": _RESNET},
     "06": {
         "cost-measured": "the simulated clock shows no cost of the profiler, and its products take ten minutes here"
     },
@@ -35,13 +37,13 @@ LEFT_OUT = {  # cells that are not run, by lesson, and why; on a real GPU they r
 
 MAY_FAIL = {  # cells that run and may fail here, by lesson, and why; on a real GPU they must not
     "01": {"fits-for-real": "no driver takes memory for itself here"},
-    "03": {"layout-sums": "the simulated clock counts bytes, not the sectors that they stand in"},
     "06": {"memory": "the profiler's rows count no memory of a simulated GPU"},
 }
 _COMPILED = "the face refuses what traces a program for its compiler"
 LEFT_OUT["08"] = {"fused-compiled": _COMPILED, "opcheck-right": _COMPILED}
 LAYER_NORM = ("08b:program: HAS_TRITON", "08b:program.forward: not HAS_TRITON else")
 NOT_TAKEN = {  # branches that no run on the face can take, and why
+    "05:script-live: not IS_REAL_GPU else": _RESNET,
     "02:overlap-time: HAS_ROOM": "products of 4096 need 4 GiB free, and take a CPU minutes",
     "09:step-ms: HAS_ROOM": "a step of 3.4 GiB takes a CPU minutes",
     "09:scaling: HAS_ROOM": "a step of 3.4 GiB takes a CPU minutes",
@@ -55,14 +57,17 @@ KINDS = ("cuda", "mps", "xpu")
 _HOST = "a CPU computes here in place of the device, and the lesson times it"
 OF_KIND = {  # the same of the other kinds: cells left out, cells that may fail, and branches that are not taken
     kind: (
-        {"03": {"roofline-here": "a CPU computes its products here, in twenty minutes"}},
+        {
+            "03": {"roofline-here": "a CPU computes its products here, in twenty minutes"},
+            "05": {"script-live": _RESNET},
+        },
         {
             "01": {"latency-cell": _HOST},
             "03": {"product-rates-here": _HOST},
             "05": {"bound": _HOST},
             "13": {"tests-run": "the child that runs the tests has this face already, and asks for CUDA's"},
         },
-        {},
+        {"05:script-live: not IS_REAL_GPU else": _RESNET},
     )
     for kind in ("mps", "xpu")
 }
