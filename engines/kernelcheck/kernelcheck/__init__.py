@@ -6,6 +6,8 @@
     triton, tl = kernelcheck.triton()  # Triton's language, everywhere
     report = kernelcheck.checked(kernel, grid, x, y, out, 1000, BLOCK=256)
 
+    report = kernelcheck.tile.checked(kernel, grid, x, y, out, 256)  # cuTile, where its package is
+
 Each report says what was read and written, and what is wrong.
 
 CUDA C++ needs a C++ compiler and Linux; `why_not()` says what is missing. The compiler's hooks for its thread sanitizer
@@ -15,6 +17,7 @@ Not seen: a local variable, or an array of `torch.empty`, that is read before it
 the CPU's: sums without fused multiply-add, and exact functions where a GPU has fast ones such as `__expf`.
 """
 
+from kernelcheck import tile
 from kernelcheck.cuda.kernel import Kernel, compile_cuda
 from kernelcheck.cuda.report import CudaFault, Report
 from kernelcheck.cuda.toolchain import Compiler, Unavailable, compiler, why_not
@@ -26,7 +29,7 @@ from kernelcheck.triton.memory import Report as TritonReport
 
 __all__ = [
     "Addresses", "CompileError", "Compiler", "CudaFault", "Kernel", "KernelFault", "Report", "Traffic",
-    "TritonReport", "Unavailable", "checked", "compile_cuda", "compiler", "triton", "why_not",
+    "TritonReport", "Unavailable", "checked", "compile_cuda", "compiler", "tile", "triton", "why_not",
 ]  # fmt: skip
 
 __tracebackhide__ = True  # for stacks this package is a library, wherever it is installed
