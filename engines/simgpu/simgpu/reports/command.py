@@ -22,9 +22,9 @@ from simgpu.ground.replacements import Replacements
 from simgpu.machine.profiles import Profile
 from simgpu.reports import against, current
 from simgpu.reports.forms import Report
+from simgpu.reports.gather import Session
 from simgpu.reports.limits import limit
 from simgpu.reports.ranks import Ranks, Record, save_report
-from simgpu.reports.reporter import Session
 from simgpu.reports.words import NOTHING_ASKED
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks

@@ -11,7 +11,7 @@ from simgpu.device import enabling
 
 if TYPE_CHECKING:
     from simgpu.reports.forms import Report
-    from simgpu.reports.reporter import Session
+    from simgpu.reports.gather import Session
 
 _last: Session | None = None
 
@@ -32,7 +32,7 @@ def start(
     compiled. Raises RuntimeError where the simulated GPUs are not enabled.
     """
     global _last
-    from simgpu.reports.reporter import Session
+    from simgpu.reports.gather import Session
 
     enabling.world()
     if _last is not None:

@@ -31,6 +31,14 @@ _ALONE = 0.1  # or one of whose events so many have a line that no other step ha
 _DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
 
 
+class Session(Recording):
+    """Recording that gives the report of what it has recorded until now."""
+
+    def report(self, price: float | None = None, steps: int | None = None) -> Report:
+        """Return what the program did until now; `price` an hour and GPU and `steps` give options hours and cost."""
+        return replace(gather(self), price=price, run_steps=steps)
+
+
 def gather(session: Recording) -> Report:
     """Return the report of what a session has recorded until now."""
     world, run, held = session.world, session.run, session.holdings
