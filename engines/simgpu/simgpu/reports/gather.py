@@ -9,6 +9,7 @@ from statistics import median
 from simgpu.clock import host_time
 from simgpu.clock.events import FIRST_BATCH, Event, Message, Step, Work
 from simgpu.clock.events import Kernel as Queued
+from simgpu.clock.evidence import Evidence
 from simgpu.clock.journal import Record
 from simgpu.clock.lines import Error, Line, Part, Row, rows
 from simgpu.clock.player import play
@@ -84,12 +85,19 @@ def gather(session: Recording) -> Report:
         )),
         errors=_errors(session), failure=session.failure,
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
-        evidence=timeline.evidence, simulated=session.simulated_s, real=session.real_s,
+        evidence=_evidence(session, timeline), has_cuda=session.has_cuda,
+        simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
         asking={Line.of(line).parts: "unpinned" for line in session.log.unpinned}
         | {Line.of(line).parts: why for line, why in session.reads.asking.items()},
         epochs={Line.of(line).parts: batches for line, batches in session.epochs.items()},
     )  # fmt: skip
+
+
+def _evidence(session: Recording, timeline: Timeline) -> Evidence:
+    """Return how far such times were off: the published runs are of CUDA."""
+    known = timeline.evidence
+    return known if session.has_cuda else Evidence(known.regime, known.gpu)
 
 
 def _host(events: list[Event], host: Host, first: int, last: int) -> dict[str, float]:

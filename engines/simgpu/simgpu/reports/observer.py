@@ -250,6 +250,8 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None
     yield DataLoader, "__iter__", None, lambda iterator, loader: events.LoaderBegun(loader, iterator)
     yield DistributedSampler, "__iter__", lambda sampler: events.Ordered(sampler), None
     calls = [(torch.cuda, name) for name in ("manual_seed", "empty_cache", "synchronize")]
+    calls += [(owner, name) for owner in (torch.mps, torch.xpu) for name in ("empty_cache", "synchronize")]
+    calls += [(torch.accelerator, "synchronize")]
     for owner, name in (*calls, (torch, "manual_seed"), (gc, "collect")):
         yield owner, name, functools.partial(_housekeeping, name), None
 

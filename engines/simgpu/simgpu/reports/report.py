@@ -109,6 +109,7 @@ class Values:
     # asks not to wait is "unpinned"
     asking: dict[tuple[str, int, str], str] = field(default_factory=dict, repr=False)
     epochs: dict[tuple[str, int, str], int] = field(default_factory=dict, repr=False)  # batches of a loader, by line
+    has_cuda: bool = True  # whether the program ran on the face of CUDA, whose graphs and published runs count
     price: float | None = None
     run_steps: int | None = None
     ranks: dict[int, int] = field(default_factory=dict)
@@ -230,11 +231,11 @@ class Values:
     @cached_property
     def options(self) -> list[Option]:
         """What the report shows: the run itself, other settings on its GPU, and other GPUs."""
-        return options(self.what_if, self.gpu.name)
+        return [one for one in options(self.what_if, self.gpu.name) if self.has_cuda or one.name != "compiled"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
-        left_out = ("basis", "gpu", "evidence", "must_read", "asking", "epochs")
+        left_out = ("basis", "gpu", "evidence", "must_read", "asking", "epochs", "has_cuda")
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("used", "fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}

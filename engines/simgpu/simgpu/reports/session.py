@@ -17,7 +17,7 @@ from simgpu.clock.events import FIRST_BATCH, LOADING, Log
 from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, Error, Line
 from simgpu.device import communication, state
 from simgpu.forecasts.whatif import Optimizer
-from simgpu.ground import arguments, places
+from simgpu.ground import arguments, device_kind, places
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.units import seconds_text
 from simgpu.reports import events
@@ -79,6 +79,7 @@ class Recording:
         self.epochs: dict[str, int] = {}  # by the line that asks a loader for batches: the most that one has
         self._cut = False  # whether the program was ended after so many steps
         self.world, self.on = state.world, True
+        self.has_cuda = device_kind.kind not in ("mps", "xpu")
         self._stop_after, self.data_ms, self._progress = stop_after, data_ms, progress
         self._leader: Callable[[], Any] = lambda: None
         self._told_s = self.run.begun_s

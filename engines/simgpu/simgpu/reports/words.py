@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simgpu.clock.events import FIRST_BATCH, LOADING
-from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, KILLED, Error
+from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, KILLED, Error, Row
 from simgpu.forecasts.whatif import LAUNCHES, Option
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
@@ -43,8 +43,8 @@ NOTHING_ASKED = (
     "or processes that it started have them."
 )
 _NOT_SIMULATED = (
-    "The memory of the CUDA context and of libraries (about half a GB), workspaces of kernels, and fragmentation are "
-    "not counted.",
+    "The memory of the driver and of libraries (about half a GB with CUDA), workspaces of kernels, and fragmentation "
+    "are not counted.",
     "Times come from data sheets and a few constants, not from a measurement on this GPU.",
 )
 
@@ -141,7 +141,7 @@ def nothing_sentence(report: Values) -> str:
     )
     longest = next((row for row in report.waits if row.seconds >= 0.01 * report.step_time), None)
     if longest is not None:
-        wait = f"{longest.where}: {longest.cause}, {seconds_text(longest.seconds)} a step"
+        wait = f"{longest.where}: {longest.cause}, {seconds_text(longest.seconds)} a step{_why_not(longest, report)}"
         return " ".join([f"No line is worth a change{grows}. The GPU waits longest at {wait}.", *own_sentence(report)])
     where = (
         "It waits for launches: see the time of a step."
@@ -150,6 +150,14 @@ def nothing_sentence(report: Values) -> str:
     )
     said = f"No line keeps the GPU waiting for 1 % of a step or more{grows}. {where}"
     return " ".join([said, *own_sentence(report)])
+
+
+def _why_not(row: Row, report: Values) -> str:
+    """Return why a line that keeps the GPU waiting longest gets no remark."""
+    if row.parts in report.must_read:
+        return ", where the program needs the value"
+    share = row.seconds / report.step_time
+    return f", {share:.0%} of it" if row.count >= 0.5 else f", {share:.0%} of it, in few steps"
 
 
 def steps_sentence(report: Values) -> str:
@@ -173,9 +181,15 @@ def busy_sentence(report: Values) -> str:
     said = f"{seconds_text(report.step_time)} a step: the GPU computes {report.busy:.0%} of it"
     if report.launching < 0.05:
         return f"{said}."
+    compiled = any(getattr(event, "name", "").startswith("triton_") for event in report.basis.events)
+    helps = (
+        "Larger batches or a fused optimizer help"
+        if compiled
+        else "Larger batches, a fused optimizer or compiling help"
+    )
     return (
         f"{said}, and waits {report.launching:.0%} of it for the host, which launches one small operation after the "
-        "other. Larger batches, a fused optimizer or compiling help."
+        f"other. {helps}."
     )
 
 
@@ -250,7 +264,8 @@ def host_sentence(report: Values) -> str:
     host = report.basis.machine.host
     per = f"{host.operator_us:g} µs for {'a launch' if host.only_launches else 'an operator of a library'}"
     said = f"The host is busy for {busy:.0%} of a step, the GPU for {report.busy:.0%}. It takes {per} ({host.name})"
-    times = {name: report.what_if(**setting).step_time for name, setting in _RELIEFS.items()}
+    reliefs = {name: setting for name, setting in _RELIEFS.items() if report.has_cuda or "compiled" not in setting}
+    times = {name: report.what_if(**setting).step_time for name, setting in reliefs.items()}
     best = min(times, key=times.__getitem__)
     if times[best] > 0.95 * report.step_time:
         return f"{said}. Nothing that takes work from the host makes a step 5 % shorter"

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from simgpu.ground import device_kind
 from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
@@ -20,12 +21,12 @@ class Float16WithoutScaler(Rule, about="result", often="twice"):
         self._has_scaler = self._in_half = False
 
     def on_forward(self, event: events.Forward) -> None:
-        if isinstance(event.module, _PRODUCTS) and torch._C._is_any_autocast_enabled():
+        kind = device_kind.kind if device_kind.kind in ("mps", "xpu") else "cuda"
+        if isinstance(event.module, _PRODUCTS) and torch.is_autocast_enabled(kind):
             trains = torch.is_grad_enabled() and any(
                 one.requires_grad for one in event.module.parameters(recurse=False)
             )
-            in_half = torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda") is torch.float16
-            self._in_half |= trains and in_half
+            self._in_half |= trains and torch.get_autocast_dtype(kind) is torch.float16
 
     def on_scaler_call(self, event: events.ScalerCall) -> None:
         self._has_scaler |= event.method == "__init__" and event.enabled
