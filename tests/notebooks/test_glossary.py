@@ -8,7 +8,7 @@ from nbformat import v4
 
 from tools import glossary, notebooks
 
-SEVERAL_MEANINGS = {"backend", "fused", "mask", "schedule", "shared memory"}  # each of its own lesson
+SEVERAL_MEANINGS = {"fused", "mask", "schedule", "shared memory"}  # each of its own lesson
 
 TEXT = """## Where it waits
 
