@@ -7,26 +7,8 @@ from string import Template
 
 from simgpu.clock.lines import Line, Row
 from simgpu.ground.units import bytes_text, seconds_text
+from simgpu.reports import words
 from simgpu.reports.report import Values
-from simgpu.reports.words import (
-    KERNEL_HEAD,
-    KERNEL_NUMBERS,
-    STEP_SENTENCES,
-    answer,
-    assumptions,
-    clock_sentence,
-    compiled_sentences,
-    count_text,
-    finished_a_step,
-    host_cells,
-    host_sentence,
-    kernel_cells,
-    money,
-    not_simulated,
-    nothing_sentence,
-    option_cells,
-    option_head,
-)
 
 _HERE = Path(__file__).parent
 _MOST = 15  # rows of a table
@@ -40,7 +22,7 @@ def page(report: Values) -> str:
 
 def fragment(report: Values) -> str:
     """Return what stands on the page, as a notebook shows it."""
-    title, *answers = answer(report)
+    title, *answers = words.answer(report)
     kind = "good" if report.fits and report.failure is None else "bad"
     said = [_paragraphs(answers[:1], f"answer {kind}"), _paragraphs(answers[1:], "answer")]
     sections = [
@@ -55,11 +37,11 @@ def fragment(report: Values) -> str:
         ("Copies", _rows(report.copies, "Copies over the bus in a step, by line")),
         ("Launches", _rows(report.launches, "What the host launches in a step, by line")),
         ("Kernels", _kernels(report)),
-        ("What torch.compile would bring", _paragraphs(compiled_sentences(report))),
+        ("What torch.compile would bring", _paragraphs(words.compiled_sentences(report))),
         ("What if", _options(report)),
-        ("What is not in these times", _list("ul", not_simulated(report))),
+        ("What is not in these times", _list("ul", words.not_simulated(report))),
     ]
-    if finished_a_step(report):
+    if words.finished_a_step(report):
         sections += of_a_step
     elif report.fits:
         sections = sections[:2]  # how far memory had come says nothing
@@ -78,13 +60,13 @@ def _template(name: str) -> Template:
 
 
 def _title(report: Values) -> str:
-    return answer(report)[0]
+    return words.answer(report)[0]
 
 
 # ---- sections ---------------------------------------------------------------------------------------------------
 def _suspects(report: Values) -> str:
     items = [f"{_line(suspect)}<br>{_code(suspect.text)}" for suspect in report.suspects[:3]]
-    return _items("ol", "suspects", items) or _paragraphs([nothing_sentence(report)])
+    return _items("ol", "suspects", items) or _paragraphs([words.nothing_sentence(report)])
 
 
 def _errors(report: Values) -> str:
@@ -106,29 +88,29 @@ def _memory(report: Values) -> str:
 
 
 def _time(report: Values) -> str:
-    said = [sentence(report) for sentence in STEP_SENTENCES]
+    said = [sentence(report) for sentence in words.STEP_SENTENCES]
     rows = [
         [phase, seconds_text(s), f"{s / report.step_time:.0%}", _meter(s / report.step_time, phase)]
         for phase, s in report.phases.items()
     ]
     table = _table("Parts of a step", ("part", "time", "share", ""), rows, numbers=(1, 2), raw=(3,)) if rows else ""
-    notes = [report.evidence.long, clock_sentence(report)]
+    notes = [report.evidence.long, words.clock_sentence(report)]
     return _paragraphs(said) + table + _paragraphs(notes, "quiet")
 
 
 def _host(report: Values) -> str:
-    rows = host_cells(report)
+    rows = words.host_cells(report)
     if not rows:
         return ""
     table = _table("What a step takes the host", ("part", "time", "of a step"), rows, numbers=(1, 2))
-    return table + _paragraphs([f"{host_sentence(report)}."])
+    return table + _paragraphs([f"{words.host_sentence(report)}."])
 
 
 def _rows(rows: Sequence[Row], caption: str) -> str:
     if not rows:
         return ""
     cells = [
-        [seconds_text(row.seconds), count_text(row.count), bytes_text(row.bytes) if row.bytes else "", row.cause,
+        [seconds_text(row.seconds), words.count_text(row.count), bytes_text(row.bytes) if row.bytes else "", row.cause,
          _line(row)]
         for row in rows[:_MOST]
     ]  # fmt: skip
@@ -138,16 +120,16 @@ def _rows(rows: Sequence[Row], caption: str) -> str:
 
 
 def _kernels(report: Values) -> str:
-    rows = [kernel_cells(kernel) for kernel in report.kernels]
+    rows = [words.kernel_cells(kernel) for kernel in report.kernels]
     caption = "Operators whose kernels take most time of a step"
-    return _table(caption, KERNEL_HEAD, rows, numbers=KERNEL_NUMBERS) if rows else ""
+    return _table(caption, words.KERNEL_HEAD, rows, numbers=words.KERNEL_NUMBERS) if rows else ""
 
 
 def _options(report: Values) -> str:
-    rows, head = [option_cells(option) for option in report.options], option_head(report.options)
+    rows, head = [words.option_cells(option) for option in report.options], words.option_head(report.options)
     table = _table("The same program with other settings and on other GPUs", head, rows, numbers=range(2, len(head)))
-    notes = [f"{name}: {said}." for name, said in assumptions(report.options)]
-    return table + _paragraphs(money(report)) + "<h3>Assumptions</h3>" + _list("ul", notes)
+    notes = [f"{name}: {said}." for name, said in words.assumptions(report.options)]
+    return table + _paragraphs(words.money(report)) + "<h3>Assumptions</h3>" + _list("ul", notes)
 
 
 # ---- pieces -----------------------------------------------------------------------------------------------------

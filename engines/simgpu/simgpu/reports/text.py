@@ -3,26 +3,8 @@
 from simgpu.clock.lines import Line, Row
 from simgpu.ground import tables
 from simgpu.ground.units import bytes_text, seconds_text
+from simgpu.reports import words
 from simgpu.reports.report import Kernel, Values
-from simgpu.reports.words import (
-    KERNEL_HEAD,
-    KERNEL_NUMBERS,
-    STEP_SENTENCES,
-    answer,
-    assumptions,
-    clock_sentence,
-    compiled_sentences,
-    count_text,
-    finished_a_step,
-    host_cells,
-    host_sentence,
-    kernel_cells,
-    money,
-    not_simulated,
-    nothing_sentence,
-    option_cells,
-    option_head,
-)  # fmt: skip
 
 _MOST = 8  # rows of a list
 
@@ -30,7 +12,7 @@ _MOST = 8  # rows of a list
 def text(report: Values) -> str:
     """Return the report as lines of text, the most important first."""
     sections = [
-        ("", answer(report)),
+        ("", words.answer(report)),
         ("Look at first", _suspects(report)),
         ("Errors", [f"{error.where}: {error.kind}: {error.text}" for error in report.errors]),
         ("Memory at the peak", _memory(report)),
@@ -42,11 +24,11 @@ def text(report: Values) -> str:
         ("Copies, in a step", _rows(report.copies)),
         ("Launches, in a step", _rows(report.launches)),
         ("Kernels, in a step", _kernels(report.kernels)),
-        ("What torch.compile would bring", compiled_sentences(report)),
+        ("What torch.compile would bring", words.compiled_sentences(report)),
         ("What if", _options(report)),
-        ("What is not in these times", list(not_simulated(report))),
+        ("What is not in these times", list(words.not_simulated(report))),
     ]
-    if finished_a_step(report):
+    if words.finished_a_step(report):
         sections += of_a_step
     elif report.fits:
         sections = sections[:3]  # how far memory had come says nothing
@@ -57,7 +39,7 @@ def _suspects(report: Values) -> list[str]:
     lines = []
     for number, suspect in enumerate(report.suspects[:3], 1):
         lines += [f"{number}. {Line(*suspect.parts)}", f"   {suspect.text}"]
-    return lines or list(filter(None, [nothing_sentence(report)]))
+    return lines or list(filter(None, [words.nothing_sentence(report)]))
 
 
 def _memory(report: Values) -> list[str]:
@@ -69,19 +51,19 @@ def _memory(report: Values) -> list[str]:
 
 def _time(report: Values) -> list[str]:
     rows = [[phase, seconds_text(s), f"{s / report.step_time:.0%}"] for phase, s in report.phases.items()]
-    said = [sentence(report) for sentence in STEP_SENTENCES]
+    said = [sentence(report) for sentence in words.STEP_SENTENCES]
     table = [tables.text(rows, right=(1, 2))] if rows else []
-    return [*filter(None, said), *table, report.evidence.long, clock_sentence(report)]
+    return [*filter(None, said), *table, report.evidence.long, words.clock_sentence(report)]
 
 
 def _host(report: Values) -> list[str]:
-    rows = host_cells(report)
-    return [tables.text(rows, right=(1, 2)), host_sentence(report)] if rows else []
+    rows = words.host_cells(report)
+    return [tables.text(rows, right=(1, 2)), words.host_sentence(report)] if rows else []
 
 
 def _rows(rows: list[Row]) -> list[str]:
     cells = [
-        [seconds_text(row.seconds), f"{count_text(row.count)} ×", bytes_text(row.bytes) if row.bytes else "",
+        [seconds_text(row.seconds), f"{words.count_text(row.count)} ×", bytes_text(row.bytes) if row.bytes else "",
          row.cause, str(Line(*row.parts))]
         for row in rows[:_MOST]
     ]  # fmt: skip
@@ -90,12 +72,12 @@ def _rows(rows: list[Row]) -> list[str]:
 
 
 def _kernels(kernels: list[Kernel]) -> list[str]:
-    rows = [kernel_cells(kernel) for kernel in kernels[:_MOST]]
-    return [tables.text(rows, KERNEL_HEAD, right=KERNEL_NUMBERS)] if rows else []
+    rows = [words.kernel_cells(kernel) for kernel in kernels[:_MOST]]
+    return [tables.text(rows, words.KERNEL_HEAD, right=words.KERNEL_NUMBERS)] if rows else []
 
 
 def _options(report: Values) -> list[str]:
-    rows = [option_cells(option) for option in report.options]
-    table = tables.text(rows, option_head(report.options), right=range(1, len(rows[0])))
-    notes = [f"- {name}: {said}." for name, said in assumptions(report.options)]
-    return [table, *money(report), "Assumptions:", *notes]
+    rows = [words.option_cells(option) for option in report.options]
+    table = tables.text(rows, words.option_head(report.options), right=range(1, len(rows[0])))
+    notes = [f"- {name}: {said}." for name, said in words.assumptions(report.options)]
+    return [table, *words.money(report), "Assumptions:", *notes]
