@@ -17,9 +17,11 @@ from course_utils.devices.choice import (
 )  # fmt: skip
 from course_utils.devices.diagnosis import MINIMUM_DRIVER, diagnose
 from course_utils.devices.report import Report, service
+from course_utils.devices.site import Finding, site
 
 __all__ = [
     "MINIMUM_DRIVER",
+    "Finding",
     "Report",
     "check_devices",
     "chosen",
@@ -30,6 +32,7 @@ __all__ = [
     "resolve",
     "service",
     "simulated",
+    "site",
     "synchronize",
     "table",
 ]  # fmt: skip

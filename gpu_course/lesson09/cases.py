@@ -131,20 +131,6 @@ class _Seen:
         self.alive -= 1
 
 
-SHARED_OUT = ((12, 2, 3), (10, 3, 3), (13, 4, 2), (1, 2, 2))  # how many rows, in batches of how many, epochs
-
-
-def shared_out(length: int) -> torch.Tensor:
-    """Return data whose numbers are not their own indices: rows of two where there are many."""
-    data = torch.arange(10, 10 + length)
-    return torch.stack([data, data + 0.5], dim=1).double() if length > 12 else data
-
-
-def batches(call: Callable) -> list[Any]:
-    """Call the answer with data of each length, batches of each size, and each number of epochs."""
-    return [call(shared_out(length), size, epochs) for length, size, epochs in SHARED_OUT]
-
-
 LENGTH, EPOCHS = 25, 3  # of `train`; three ranks have 9 samples each, so that some are on two
 
 

@@ -57,22 +57,6 @@ def check_shares(case: Case, by_rank: list[list[list[int]]], data: range) -> Non
             case.fail_if(when, name, why, expected="another order in each epoch", got=rank)
 
 
-def epochs_of(case: Case, value: Any, data: torch.Tensor, batch: int, epochs: int) -> list[list[int]]:
-    """Return the first number of each row that a rank saw in each epoch, in order."""
-    right = isinstance(value, list) and len(value) == epochs and all(isinstance(epoch, list) for epoch in value)
-    case.fail_if(not right, f"must return a list with one list of batches for each of the {epochs} epochs", got=value)
-    row = data.dtype, data.shape[1:]
-    for epoch in value:
-        rows = all(isinstance(one, torch.Tensor) and (one.dtype, one.shape[1:]) == row and one.dim() for one in epoch)
-        case.fail_if(not rows, "a batch must be a tensor of rows of data, as DataLoader gives it", got=epoch)
-        sizes = [len(one) for one in epoch]
-        case.fail_if(
-            any(size > batch for size in sizes) or any(size < batch for size in sizes[:-1]),
-            f"has batches of {sizes} rows, expected {batch} in each but the last",
-        )
-    return [[int(one.flatten()[0]) for rows in epoch for one in rows] for epoch in value]
-
-
 def check_accumulated(case: Case, ranks: list[dict[str, Any]], count: int) -> None:
     """Check what `cases.accumulated` returned on each rank, after `count` micro-batches on each."""
     micro = [one for rank in range(len(ranks)) for one in cases.micro_batches(rank, count)]

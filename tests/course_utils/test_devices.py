@@ -386,3 +386,33 @@ def test_a_toolkit_beside_a_build_without_a_gpu_draws_no_red_line(tmp_path, pick
     done = children.run("-c", code, env=environment)
     assert done.returncode == 0, done.stderr
     assert ("No CUDA runtime is found" in done.stderr) == (not picked and not torch.cuda.is_available())
+
+
+def test_a_site_that_has_enough_gets_no_cure_and_a_login_node_gets_one_for_each_lack(monkeypatch):
+    assert all(finding.cure for finding in devices.site() if str(finding).startswith("TOO LITTLE"))
+    resource = pytest.importorskip("resource")
+
+    def lookup(name, port):
+        raise OSError(name)
+
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: (100, 100))
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: {0}, raising=False)
+    monkeypatch.setattr("socket.getaddrinfo", lookup)
+    monkeypatch.setattr("subprocess.run", lookup_program)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/sbatch" if name == "sbatch" else None)
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    lacking = {finding.needed: finding.cure for finding in devices.site() if finding.cure}
+    for needed, cure in {
+        "processors": "srun",
+        "seconds of processor time": "srun",
+        "processes and threads": "srun",
+        "programs run in the temporary folder": "TMPDIR",
+        "the machine's own name": "GLOO_SOCKET_IFNAME",
+        "a C++ compiler": "ziglang",
+        "GPUs": "srun --gpus",
+    }.items():
+        assert any(name.startswith(needed) and cure in said for name, said in lacking.items()), (needed, lacking)
+
+
+def lookup_program(*arguments, **options):
+    raise PermissionError("noexec")
