@@ -3,18 +3,13 @@
 from gpu_course.common import with_ranks  # noqa: F401 (says where there are none)
 from gpu_course.lesson10 import measured, pipelines, plans, samples
 from gpu_course.lesson10.choose_measured import MEASURED, choose_measured
-from gpu_course.lesson10.choose_meshes import TASKS, choose_meshes
-from gpu_course.lesson10.gather_state import gather_state
-from gpu_course.lesson10.last_rank import last_rank
 from gpu_course.lesson10.rank_bytes import rank_bytes
 from gpu_course.lesson10.reshard import reshard
 from gpu_course.lesson10.split_attention import split_attention
-from gpu_course.lesson10.start_sharded import Scaled, start_sharded
 from gpu_course.lesson10.train_sharded import train_sharded
 from gpu_course.lesson10.write_schedule import write_schedule
 
 __all__ = [  # noqa: RUF022, exercises in the order of the lesson
-    "write_schedule", "last_rank", "train_sharded", "gather_state", "start_sharded", "reshard", "split_attention",
-    "rank_bytes", "choose_meshes", "choose_measured", "MEASURED", "TASKS", "Scaled", "measured", "pipelines", "plans",
-    "samples",
+    "write_schedule", "train_sharded", "reshard", "split_attention", "rank_bytes", "choose_measured", "MEASURED",
+    "measured", "pipelines", "plans", "samples",
 ]  # fmt: skip
