@@ -11,6 +11,6 @@ from gpu_course.lesson12.scoring import LEVELS, SPECS, Costs, Score
 from gpu_course.lesson12.train_steps import train_steps
 
 __all__ = [  # noqa: RUF022, exercises in the order of the lesson
-    "attend", "cut", "train_steps", "average", "model_flops", "CHANGES", "LEVELS", "SPECS", "Card", "Costs", "Drawn",
+    "attend", "train_steps", "cut", "average", "model_flops", "CHANGES", "LEVELS", "SPECS", "Card", "Costs", "Drawn",
     "Gains", "Score", "card", "draw", "excerpt", "export", "gains", "hint", "score", "start",
 ]  # fmt: skip

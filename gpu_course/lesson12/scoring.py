@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves
 
 import simgpu
-from course_utils import gpus, tables
+from course_utils import tables
 from gpu_course.checks import ProgramCase, WrongAnswer, run_forked
 from gpu_course.lesson12 import program as programs
 from gpu_course.lesson12.program import Kind, Sizes, Trial
@@ -124,11 +124,6 @@ class Score:
         parts = (*LEVELS, *RIGHT)
         most = self.level + 1
         return (sum(min(self.level_of(part), most) for part in parts) if self.costs else 0), 3 * len(parts)
-
-    def utilisation(self, part: str) -> float:
-        """Return the model's FLOPs a second as a share of the peak of the GPU of `part`, "t4_ms" or "h200_ms"."""
-        peak = gpus.get(SPECS[part]).peak_tflops["fp32"] * 1e12
-        return self.naive.flops / (getattr(self.costs, part) / 1e3) / peak
 
     def _rows(self) -> list[tuple[str, ...]]:
         rows = []

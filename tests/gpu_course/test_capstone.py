@@ -369,7 +369,6 @@ def test_a_score_has_the_level_of_its_worst_part_and_credit_for_each():
         scoring.Score(NAIVE, rejected="<i>").level == 0
         and "<i>" not in scoring.Score(NAIVE, rejected="<i>")._repr_html_()
     )
-    assert score.utilisation("t4_ms") == pytest.approx(8e8 / 1e-3 / 8.1e12, rel=0.01)
 
 
 def test_a_line_comes_back_as_the_score_that_it_was():

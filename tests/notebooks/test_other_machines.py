@@ -12,7 +12,7 @@ RANKS = {  # cells that need ranks, or what such a cell leaves behind; the rest 
     "06": "ranks-files",
     "11": "ten ten-explained three-hangs three-hangs-clue three-hangs-evidence hang hang-evidence ranks unused "
     "straggler week-real-run",
-    "12": "score-given host-share cheat gains live card line utilisation reference-evaluate full-run scene-end",
+    "12": "score-given host-share cheat gains live card utilisation reference-evaluate full-run scene-end",
     "13": "mine-compiled",  # in this process without Jupyter it fails with ranks, too
 }
 CODE = "from pathlib import Path; from tests.notebooks.on_face import run_cells; run_cells(Path({!r}), Path({!r}))"
