@@ -9,9 +9,8 @@ from gpu_course.lesson07.largest_batch import largest_batch
 from gpu_course.lesson07.levers import Levers, label_of, time_ms
 from gpu_course.lesson07.LowRank import LowRank
 from gpu_course.lesson07.quarter_step import quarter_step
-from gpu_course.lesson07.run_blocks import run_blocks
 
 __all__ = [  # noqa: RUF022, exercises in the order of the lesson
-    "accumulate", "quarter_step", "evaluate_batches", "four_parts", "run_blocks", "LowRank", "largest_batch",
-    "kv_cache_bytes", "Levers", "at_most", "label_of", "on_gpu", "time_ms",
+    "accumulate", "quarter_step", "evaluate_batches", "four_parts", "LowRank", "largest_batch", "kv_cache_bytes",
+    "Levers", "at_most", "label_of", "on_gpu", "time_ms",
 ]  # fmt: skip

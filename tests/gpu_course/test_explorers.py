@@ -44,7 +44,6 @@ EXPLORERS = [
     Made("roofline", (LIVE, {"linear": (30.0, 0.1)})),
     Made("number_formats", source="Computed"),
     Made("will_it_fit", beside={"stage": {"gpus": 8}, **OWN, "heads": OWN["heads"] | {"fused": False}}),
-    Made("checkpointing"),
     Made("collectives", source="Computed", beside={"root": {"operation": "broadcast"}}),
     Made("ring"),
     Made("buckets"),

@@ -4,12 +4,10 @@ import re
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint_sequential
 
 import simgpu
-from course_utils import devices, gpus, memory, models, plots
-from gpu_course.lesson07.explorers import checkpointing, will_it_fit
-from gpu_course.lesson07.explorers.checkpointing import LENGTHS
+from course_utils import devices, gpus, memory, plots
+from gpu_course.lesson07.explorers import will_it_fit
 from gpu_course.lesson07.explorers.will_it_fit import MODELS, OWN_SIZES
 from tests.course_utils import training_programs as programs
 from tests.gpu_course.explorer_settings import settings
@@ -176,37 +174,3 @@ def test_sizes_are_set_where_no_known_model_is_chosen(monkeypatch):
     assert set(explorer.boxes) - set(shown()) == {"width", "layers", "heads", "vocabulary"}
     explorer.boxes["model"].value = OWN_SIZES
     assert shown() == [control.name for control in explorer.controls]
-
-
-@simulated
-def test_groups_keep_what_the_simulated_gpu_measures():
-    device = place()
-    blocks = models.TransformerLM(64, 32, 2, 12, 16).to(device).blocks
-    x = torch.rand(2, 16, 32, device=device, requires_grad=True)
-    for length in LENGTHS:
-        c = checkpointing.checkpointing(layers=12, length=length, tokens=32, width=32, heads=2)
-        kept = memory.measure(lambda n=c.groups: checkpoint_sequential(blocks, n, x, use_reentrant=False), device)
-        # the input exists already, and the result of the last block is there besides: equally large
-        assert c.kept_bytes(c.groups) == pytest.approx(kept.kept_bytes, rel=0.01)
-
-
-def test_checkpointing_holds_in_every_setting():
-    explorer = checkpointing.explore()
-    for setting in settings(explorer):
-        c = explorer.compute(**setting)
-        assert c.groups * c.length == c.layers and c.groups in c.choices
-        assert c.kept_bytes(c.best) <= c.kept_bytes(c.groups) <= c.kept_bytes(1) == c.layers * c.block_bytes
-        assert 1 <= c.step_factor(c.groups) < 4 / 3
-    assert explorer.compute(layers=12).best == 12 and explorer.compute(layers=96, length=1).best == 48
-
-
-def test_measured_groups_are_drawn_where_the_setting_is_theirs():
-    of = {"layers": 12, "tokens": 512, "width": 64, "heads": 4, "fmt": "fp32"}
-    explorer = checkpointing.explore({1: (24 * 2**20, 2.0), 12: (3 * 2**20, 2.5)}, of, "simulated")
-    kept, cost = explorer.figure().axes
-    crosses = next(line for line in kept.lines if line.get_marker() == "x")
-    assert list(crosses.get_ydata()) == [24, 3] and crosses.get_label() == "simulated"
-    assert list(next(line for line in cost.lines if line.get_marker() == "x").get_ydata()) == [1, 1.25]
-    assert not [line for line in explorer.figure(layers=24).axes[0].lines if line.get_marker() == "x"]
-    with pytest.raises(ValueError, match="layers must be a multiple"):
-        checkpointing.checkpointing(layers=12, length=5, tokens=1, width=64)

@@ -17,7 +17,7 @@ from tests.notebooks import browser
 from tools import notebooks, website, workbook
 
 NAMES = (
-    "bottleneck", "buckets", "checkpointing", "choose_gpu", "collectives", "number_formats",
+    "bottleneck", "buckets", "choose_gpu", "collectives", "number_formats",
     "ring", "roofline", "transfer", "will_it_fit",
 )  # fmt: skip
 EXPLORERS = {name: catalogue.explorer(name) for name in NAMES}
