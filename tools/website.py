@@ -225,7 +225,7 @@ def pages(folder: Path) -> None:
         "For contributors": ["CONTRIBUTING", *(name for name in guides if name.startswith("contributing/"))],
     }  # fmt: skip
     readme = re.sub(r"(\A# .*\n\n(?:.+\n)+)", lambda first: f"{first[0]}\n{START}\n", readme)
-    readme += f'\n{PDF_LINK}\n\n<p><a href="slides/index.html">Slides of each lesson</a></p>\n'
+    readme += f'\n{PDF_PLACE}\n\n<p><a href="slides/index.html">Slides of each lesson</a></p>\n'
     for caption, names in tree.items():
         readme += "\n```{toctree}\n:hidden:\n:caption: " + caption + "\n\n" + "\n".join(names) + "\n```\n"
     write = lessons.write
