@@ -16,6 +16,7 @@ Rows that a constant of the clock was chosen by are marked (`fitted`) and count 
 - the shares of `simgpu.Costs`: half of timm's models on the RTX 4090;
 - operations that a watt allows (`rates`): the largest products of a V100, A40, L4, A100 and H100 of 250 and 350 W, and
   nine of the models on the RTX PRO 6000 Max-Q. None of a T4, A10, L40S or consumer's card;
+- the share of the bus: copies of Azure's A100 and H100;
 - the best copies (`best_copy_gbps` in gpus.toml).
 
 timm's tables do not say with which options they were made. Their parameter counts show that models were fused

@@ -240,7 +240,8 @@ def pages(folder: Path) -> None:
     for path in lessons.lessons():  # what lies in docs/ lies at the top of the site
         write(folder / "notebooks" / path.name, with_alternatives(path).replace("](../docs/", "](../"))
     bar = simgpu.error_bar()
-    figures = {"{{error_bar}}": bar.html(), "{{host_figures}}": bar.of_hosts.html()}
+    shown = {"error_bar": bar, "host_figures": bar.of_hosts, "call_figures": bar.of_calls}
+    figures = {f"{{{{{name}}}}}": table.html() for name, table in shown.items()}
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")

@@ -99,7 +99,7 @@ class Plan:
     memory_bytes = property(lambda s: sum(s.parts.values()), doc="Bytes on the fullest rank.")
     step_s = property(lambda s: sum(s.times.values()), doc="Seconds of a step.")
     gpus = property(lambda s: s.data * s.tensor * s.pipeline, doc="How many GPUs.")
-    room_bytes = property(lambda s: gpus.get(CLUSTERS[s.cluster].gpu).memory_bytes, doc="Memory of a GPU.")
+    room_bytes = property(lambda s: gpus.get(CLUSTERS[s.cluster].gpu).room_bytes, doc="Memory of a GPU.")
     fits = property(lambda s: s.memory_bytes <= s.room_bytes, doc="Whether the fullest rank has room.")
     name = property(
         lambda s: f"data {s.data} × tensor {s.tensor} × pipeline {s.pipeline}, ZeRO {s.stage}", doc="The mesh in words."

@@ -87,7 +87,7 @@ def test_the_formula_holds_in_every_setting():
         assert all(size >= 0 for moment in fit.moments for _, size in moment.parts())
         assert fit.peak_bytes == max(moment.total_bytes for moment in fit.moments)
         assert sum(size for _, size in fit.peak.parts()) == fit.peak_bytes
-        assert all(gpu.memory_bytes >= fit.peak_bytes for gpu in fit.fitting())
+        assert all(gpu.room_bytes >= fit.peak_bytes for gpu in fit.fitting())
         larger = will_it_fit._of_model(**setting | {"batch": 2 * setting["batch"]})
         assert larger.peak_bytes >= fit.peak_bytes
 
@@ -143,7 +143,7 @@ def test_words_list_every_gpu_that_fits_and_the_picture_shows_the_smallest_of_th
     fit, words = explorer.compute(**setting), explorer.caption(**setting)
     fits = re.search(r"Fits: ([^.]+)\.", words)[1].split(", ")
     assert fits == [gpu.name for gpu in fit.fitting()] and fits
-    assert {gpu.name for gpu in gpus.ALL if gpu.memory_bytes >= fit.peak_bytes} == set(fits)
+    assert {gpu.name for gpu in gpus.ALL if gpu.room_bytes >= fit.peak_bytes} == set(fits)
     drawn = [text.get_text() for text in explorer.figure(**setting).axes[0].texts]
     assert drawn[-1] == fits[0] and len(drawn) == (1 if len(fits) == len(gpus.ALL) else 2)
     assert not set(drawn[:-1]) & set(fits)

@@ -248,22 +248,37 @@ def test_a_program_of_the_cpu_is_compiled_as_ever(device):
     assert type(seen[0][0]) is torch.Tensor
 
 
-def _in_four_graphs(x):
-    y = x + 1
-    torch._dynamo.graph_break()
-    y = y * 2
-    torch._dynamo.graph_break()
-    y = y - 1
-    torch._dynamo.graph_break()
-    return y * 3
+def _chain(additions, broken=False, product=False):
+    """Return a function of so many light operators; `broken`: each is a graph of its own."""
+
+    def chain(x):
+        x = x @ x if product else x
+        for _ in range(additions):
+            x = x.add(1)
+            if broken:
+                torch._dynamo.graph_break()
+        return x
+
+    return chain
 
 
+class _Layer(torch.nn.Module):
+    def __init__(self, *how):
+        super().__init__()
+        self.forward = _chain(*how)
+
+
+# A bare operator takes 6 µs, one in a model 21, and entering a graph about as long as four bare ones
 @pytest.mark.parametrize(("function", "gains"), [
-    (lambda x: x + 1, False), (lambda x: (x + 1) * 2, True), (lambda x: ((x + 1) * 2 - 1) * 3, True),
-    (_in_four_graphs, False),
+    *((_chain(additions), False) for additions in (1, 2, 3, 4)),
+    *((_chain(additions), True) for additions in (6, 8, 12, 16)),
+    *((_chain(additions, True), False) for additions in (2, 3, 4, 6)),
+    *((_chain(additions, False, True), True) for additions in (8, 12, 16)),
+    *((_Layer(additions), True) for additions in (2, 3, 8)),
+    *((_Layer(additions, True), False) for additions in (1, 4)),
 ])  # fmt: skip
-def test_entering_a_graph_takes_the_host_so_long_that_breaks_lose(device, function, gains):
-    x, compiled = torch.ones(64, device=device), torch.compile(function)
+def test_entering_a_graph_takes_the_host_so_long_that_short_and_broken_programs_lose(device, function, gains):
+    x, compiled = torch.ones(64, 64, device=device), torch.compile(function)
     with torch.no_grad():
         compiled(x)
         times_ns = []

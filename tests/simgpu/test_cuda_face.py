@@ -448,7 +448,7 @@ def test_threads_have_their_own_current_gpu_and_see_cuda_too():
 def test_an_addition_calls_few_functions():
     x = torch.ones(4, device="cuda")
     x + x  # what it needs is imported
-    assert calls(lambda: x + x) <= 50
+    assert calls(lambda: x + x) <= 58
 
 
 @pytest.mark.parametrize("move", [lambda m: m.cuda(), lambda m: m.to("cuda"), lambda m: m.to(torch.device("cuda:0"))])

@@ -6,7 +6,9 @@ import sys
 from urllib.parse import urlparse
 
 import pytest
+import torch
 
+import simgpu
 from simgpu import AT_PEAK, Machine, gpus
 from tests import children
 
@@ -17,7 +19,7 @@ NEEDED = (
 )  # fmt: skip
 each = pytest.mark.parametrize("gpu", gpus.ALL, ids=lambda gpu: gpu.name)
 STATED = ("year", "compute_capability", "memory_gb", "bandwidth_gbps", "peak_tflops", "memory_mib", "power_w", "bus")
-STATED += ("nvlink_gbps", "best_bf16_tflops", "best_copy_gbps", "multiprocessors")
+STATED += ("total_gib", "nvlink_gbps", "best_bf16_tflops", "best_copy_gbps", "multiprocessors")
 
 
 def unsourced(gpu):
@@ -193,10 +195,22 @@ def test_a_name_that_is_no_string_is_refused(wrong):
         gpus.get(wrong)
 
 
-def test_memory_in_bytes_is_what_the_driver_reports_and_a_row_prints_as_one_line_and_as_a_table():
-    assert gpus.get("T4").memory_bytes == 15360 * 2**20 != 16 * 10**9
-    assert gpus.get("A100 80GB").memory_bytes == 80 * 2**30 and gpus.get("RTX 3060").memory_bytes == 12 * 2**30
+def test_memory_in_bytes_is_what_cuda_gives_and_a_row_prints_as_one_line_and_as_a_table():
+    t4 = gpus.get("T4")
+    assert t4.memory_bytes == round(14.74 * 2**30) and t4.room_bytes == t4.memory_bytes - 40 * 3_700_000
+    shares = {one.total_gib * 1024 / one.memory_mib for one in gpus.ALL if one.total_gib and one.memory_mib}
+    least = gpus.get("H200").memory_bytes / (143771 * 2**20)  # not known: the least share that is known of others
+    assert least == pytest.approx(min(shares), abs=1e-3) and max(shares) < 1
     assert gpus.get("P100").memory_bytes == 16 * 10**9  # not known: the least that 16 GB can be
+    assert gpus.get("Apple M4 Max").room_bytes == 128 * 10**9
+    with simgpu.cuda("T4", allocator="caching"):
+        free, total = torch.cuda.mem_get_info()
+        assert (free, total) == (t4.room_bytes, t4.memory_bytes)
+        assert torch.cuda.get_device_properties().total_memory == total
+        with pytest.raises(
+            torch.OutOfMemoryError, match=r"total capacity of 14.74 GiB .* process has 141.14 MiB memory"
+        ):
+            torch.empty(free + 1, dtype=torch.uint8, device="cuda")
     line = str(gpus.get("T4"))
     assert line == "T4: 16 GB at 320 GB/s, PCIe 3.0 x16, 70 W; peak TFLOP/s: fp32 8.1, fp16 65, int8 130 TOP/s"
     assert str(gpus.get("Apple M4 Max")) == "Apple M4 Max: 128 GB at 546 GB/s"

@@ -10,7 +10,7 @@ from simgpu import gpus
 from simgpu.device import enabling
 
 C = simgpu.Costs()
-LIGHT_NS, LIBRARY_NS, COPY_NS = map(simgpu.hosts.DEFAULT.price_ns, ("light", "library", "copy"))
+LIGHT_NS, LIBRARY_NS, COPY_NS = map(simgpu.hosts.DEFAULT.price_ns, ("bare light", "bare library", "copy"))
 T4 = gpus.get("T4")
 
 
@@ -112,7 +112,7 @@ def test_the_steps_of_an_lstm_follow_each_other():
 def test_copy_bound(pinned):
     x = torch.ones(2**20)
     x = x.pin_memory() if pinned else x
-    rate_gbps = T4.bus_gbps * (1 if pinned else C.pageable_share)
+    rate_gbps = T4.bus_gbps * (C.bus_share if pinned else C.pageable_share)
     expected = COPY_NS + C.copy_ns + math.ceil(2**22 / rate_gbps)
     assert ns(lambda: x.to("sim")) == expected
     y = x.to("sim")
@@ -156,7 +156,7 @@ def test_two_devices_work_at_the_same_time():
 
 def test_streams_overlap_copy_and_compute():
     host, x = torch.ones(2**21).pin_memory(), torch.ones(2**22, device="sim")
-    copy = C.copy_ns + math.ceil(2**23 / T4.bus_gbps)
+    copy = C.copy_ns + math.ceil(2**23 / (T4.bus_gbps * C.bus_share))
     kernel = elementwise(2 * 2**24)
 
     def one_queue():

@@ -78,8 +78,8 @@ def choose(*, job: str, parameters: float, fmt: str, tokens: int, watts: float =
             continue
         compute_s = flops / (gpu.peak_tflops[fmt] * 1e12) if fmt in gpu.peak_tflops else None
         memory_s = traffic / (gpu.bandwidth_gbps * 1e9)
-        fits = need <= gpu.memory_bytes
-        candidates.append(Candidate(gpu.name, gpu.memory_bytes / 2**30, fits, compute_s, memory_s, gpu.power_w))
+        fits = need <= gpu.room_bytes
+        candidates.append(Candidate(gpu.name, gpu.room_bytes / 2**30, fits, compute_s, memory_s, gpu.power_w))
     candidates.sort(key=lambda c: (not c.fits, c.step_s is None, c.step_s or 0.0, c.name))
     return Choices(job, parameters, fmt, tokens, need / 2**30, tuple(candidates))
 
@@ -127,7 +127,7 @@ def _draw_memory(axes: Any, rows: Sequence[Candidate], need_gib: float) -> None:
     axes.set_yticks(range(len(rows)), names)
     for tick, row in zip(axes.get_yticklabels(), rows, strict=True):
         tick.set_color(plots.INK if row.fits else plots.MUTED)
-    most = max(gpu.memory_bytes for gpu in gpus.ALL) / 2**30
+    most = max(gpu.room_bytes for gpu in gpus.ALL) / 2**30
     axes.set_xlim(0, most * 1.05)
     axes.axvline(min(need_gib, most * 1.03), color=plots.RED, linewidth=2)
 

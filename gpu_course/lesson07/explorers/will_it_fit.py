@@ -37,7 +37,7 @@ class WillItFit:
 
     def fitting(self) -> tuple[gpus.GPU, ...]:
         """Return the GPUs of the table whose memory is at least the peak, the smallest first."""
-        return tuple(gpu for gpu in _by_memory() if gpu.memory_bytes >= self.peak_bytes)
+        return tuple(gpu for gpu in _by_memory() if gpu.room_bytes >= self.peak_bytes)
 
     def __str__(self) -> str:
         parts = ", ".join(f"{name} {plots.bytes_text(size)}" for name, size in self.peak.parts())
@@ -71,7 +71,7 @@ def will_it_fit(
 
 
 def _by_memory() -> list[gpus.GPU]:
-    return sorted(gpus.ALL, key=lambda gpu: gpu.memory_bytes)
+    return sorted(gpus.ALL, key=lambda gpu: gpu.room_bytes)
 
 
 def _of_model(*, model: str, **setting: Any) -> WillItFit:
@@ -105,9 +105,9 @@ def draw(fit: WillItFit) -> Any:
     )
     _stack(left, [fit.peak], ["peak"])
     lines = _lines(fit)
-    top = max(fit.peak_bytes, *(gpu.memory_bytes for gpu in lines)) / 2**30
+    top = max(fit.peak_bytes, *(gpu.room_bytes for gpu in lines)) / 2**30
     for gpu in lines:
-        height = gpu.memory_bytes / 2**30
+        height = gpu.room_bytes / 2**30
         left.axhline(height, color=plots.INK, linewidth=1.2)
         left.annotate(gpu.name, (0.99, height), (0, 2), xycoords=("axes fraction", "data"),
                       textcoords="offset points", ha="right", fontsize=8, color=plots.INK)  # fmt: skip

@@ -94,7 +94,7 @@ def describe(s: Sharded) -> str:
     stage = s.chosen
     parts = ", ".join(f"{owner} {plots.bytes_text(size)}" for owner, size in stage.parts.items() if size)
     other = f", {plots.bytes_text(stage.between_bytes)} of it to other copies" if stage.between_bytes else ""
-    fits = "fits" if stage.total_bytes <= gpus.get(_GPU).memory_bytes else "does not fit"
+    fits = "fits" if stage.total_bytes <= gpus.get(_GPU).room_bytes else "does not fit"
     return (
         f"{plots.count_text(s.parameters)} parameters, {s.fmt}, AdamW, {s.ranks} ranks, stage {STAGES[s.stage]}. A "
         f"rank holds {plots.bytes_text(stage.total_bytes)}, which {fits} an {_GPU}: {parts}. It sends "
@@ -110,7 +110,7 @@ def draw(s: Sharded) -> Any:
     names = ["0", "1", "2", "3", "hybrid"]
     parts = {owner: [one.parts[owner] / 2**30 for one in s.stages] for owner in s.chosen.parts}
     plots.stack(left, names, parts, edgecolor="white", hatch=plots.hatch(plots.PREDICTED))
-    room = gpus.get(_GPU).memory_bytes / 2**30
+    room = gpus.get(_GPU).room_bytes / 2**30
     left.axhline(room, color=plots.INK, linewidth=1.2)
     left.annotate(_GPU, (0.99, room), (0, 2), xycoords=("axes fraction", "data"), textcoords="offset points",
                   ha="right", fontsize=8, color=plots.INK)  # fmt: skip

@@ -26,6 +26,7 @@ class Gpu:
         self.sum_bytes = 0  # of all that were ever allocated
         self.cache: Any = None  # an `allocator.Allocator` where one is asked for; then bytes are those of its blocks
         self.budgets: list[tuple[int, int]] = []
+        self.context_bytes = 0  # of the capacity: what CUDA's context takes, which no tensor can have
         self.capacity_bytes = capacity_bytes
 
     def _set_capacity(self, size: int) -> None:
@@ -42,10 +43,11 @@ class Gpu:
 
     allocated_bytes = property(_allocated, _set_allocated, doc="Bytes of the storages that are alive.")
     capacity_bytes = property(lambda self: self._capacity_bytes, _set_capacity)
+    room_bytes = property(lambda self: self._capacity_bytes - self.context_bytes, doc="What tensors may have of it.")
 
     def _tighten(self) -> None:
         """Apply the tightest limit, capacity or a budget: allowed live bytes, and bytes excluded from it."""
-        self.limit_bytes, self._outside_bytes = min([(self._capacity_bytes, 0), *self.budgets])
+        self.limit_bytes, self._outside_bytes = min([(self.room_bytes, 0), *self.budgets])
 
     @contextmanager
     def budget(self, nbytes: int) -> Generator[None]:
@@ -63,15 +65,16 @@ class Gpu:
     def require(self, nbytes: int) -> None:
         """Raise `torch.OutOfMemoryError` in CUDA's words unless `nbytes` more fit."""
         if self.allocated_bytes + nbytes > self.limit_bytes:
-            if self.cache is not None and self.limit_bytes == self.capacity_bytes:
+            if self.cache is not None and self.limit_bytes == self.room_bytes:
                 self.cache.malloc(nbytes)  # which finds no place either, and says so in its own words
             allocated, capacity = self.allocated_bytes - self._outside_bytes, self.limit_bytes - self._outside_bytes
-            limited = self.limit_bytes != self._capacity_bytes
+            limited = self.limit_bytes != self.room_bytes
             if device_kind.kind == "mps" and not limited:
                 raise out_of_memory_of_mps(nbytes, capacity, allocated)
             raise out_of_memory(
-                device_kind.title(), f"GPU {self.index}", nbytes, capacity, allocated, whole=not limited
-            )
+                device_kind.title(), f"GPU {self.index}", nbytes, capacity, allocated,
+                None if limited else self.context_bytes,
+            )  # fmt: skip
 
 
 class Accounts:
@@ -181,19 +184,22 @@ ADVICE = (  # the two spaces are PyTorch's
 
 
 def out_of_memory(
-    kind: str, where: str, nbytes: int, capacity: int, allocated: int, whole: bool = False
+    kind: str, where: str, nbytes: int, capacity: int, allocated: int, context: int | None = None
 ) -> torch.OutOfMemoryError:
     """Return CUDA's error when `nbytes` more do not fit into `capacity` bytes of which `allocated` are taken.
 
-    Where that is the memory of a `whole` GPU, and no budget, it says what CUDA's says of the process and the allocator.
+    Where that is the room of a whole GPU beside its `context`, and no budget, it says what CUDA's says of the process
+    and the allocator.
     Source: the texts in libc10_cuda of torch 2.11 and 2.15.
     """
     free, taken = size_text(max(capacity - allocated, 0)), size_text(max(allocated, 0))
-    process = f"Including non-PyTorch memory, this process has {taken} memory in use. " if whole else ""
+    whole = context is not None
+    used, total = size_text(max(allocated, 0) + (context or 0)), size_text(capacity + (context or 0))
+    process = f"Including non-PyTorch memory, this process has {used} memory in use. " if whole else ""
     return torch.OutOfMemoryError(
         f"{kind} out of memory. Tried to allocate {size_text(nbytes)}. {where} has a total capacity of "
-        f"{size_text(capacity)} of which {free} is free. {process}Of the allocated memory {taken} is allocated by "
-        f"PyTorch, and 0 bytes is reserved by PyTorch but unallocated.{ADVICE if whole else ''}"
+        f"{total} of which {free} is free. {process}Of the allocated memory {taken} is allocated by PyTorch, and "
+        f"0 bytes is reserved by PyTorch but unallocated.{ADVICE if whole else ''}"
     )
 
 

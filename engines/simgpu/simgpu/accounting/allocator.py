@@ -6,7 +6,7 @@ a small and a large pool for each stream, best fit, splitting and merging of blo
 error, expandable segments, `max_split_size_mb`, `roundup_power2_divisions`, `garbage_collection_threshold`. Settings
 are those of PyTorch itself: `PYTORCH_ALLOC_CONF`, or `torch._C._accelerator_setAllocatorSettings` at run time.
 
-Left out, so that a real GPU reserves more: the CUDA context, kernels and libraries (cuBLAS workspaces), what kernels
+Left out, so that a real GPU reserves more: libraries (cuBLAS workspaces), what kernels
 allocate while they run, pools of CUDA graphs, other processes. More lenient: memory that another stream still uses is
 reused after a missing `record_stream`, as on CUDA, yet here it does no harm.
 """
@@ -209,7 +209,7 @@ class Allocator:
         """Give a storage, which had `ref.nbytes`, a block of `nbytes`. Raises `torch.OutOfMemoryError`."""
         gpu, old, new = self.gpu, self.blocks.get(id(ref)), None
         if nbytes:
-            if gpu.limit_bytes < gpu.capacity_bytes:
+            if gpu.limit_bytes < gpu.room_bytes:
                 gpu.require(rounded(nbytes, (0,) * 16) - (old.size if old else 0))
             new = self.blocks[id(ref)] = self.malloc(nbytes)
         self._tell()  # old and new exist at once: what `resize_` keeps is copied
@@ -290,7 +290,7 @@ class Allocator:
             return None
         if request.settings.expandable:
             return self._expand(request)
-        if total > self.gpu.capacity_bytes:
+        if total > self.gpu.room_bytes:
             return None
         block = MemoryBlock(request.pool, request.stream, self._addresses(request.segment), request.segment, None)
         self._count(request.pool, segment=1, reserved_bytes=block.size)
@@ -342,7 +342,7 @@ class Allocator:
         """Give the first `nbytes` of `block` memory, in whole pages; return whether there is as much."""
         pool, page = block.pool, block.expandable.page
         nbytes = -(-nbytes // page) * page
-        if self.reserved_bytes + nbytes > self.gpu.capacity_bytes:
+        if self.reserved_bytes + nbytes > self.gpu.room_bytes:
             return False
         pool.unmapped.remove(block)
         block.mapped = True
@@ -539,7 +539,7 @@ class Allocator:
     def _fail(self, request: Request) -> NoReturn:
         """Raise CUDA's error; cached memory has been given back before, so that what is left is in split segments."""
         gpu, reserved, allocated = self.gpu, self.reserved_bytes, self._stats["allocated_bytes.all"][0]
-        free = max(gpu.capacity_bytes - reserved, 0)
+        free, used = max(gpu.room_bytes - reserved, 0), reserved + gpu.context_bytes
         self._events["num_ooms"] += 1
         self._note("oom", free, request.size, request.stream, self._stack())
         if device_kind.kind == "mps":
@@ -548,7 +548,7 @@ class Allocator:
         raise torch.OutOfMemoryError(
             f"{device_kind.title()} out of memory. Tried to allocate {size_text(request.segment)}. GPU {gpu.index} has "
             f"a total capacity of {size_text(gpu.capacity_bytes)} of which {size_text(free)} is free. Including "
-            f"non-PyTorch memory, this process has {size_text(reserved)} memory in use. {allowed}Of the allocated "
+            f"non-PyTorch memory, this process has {size_text(used)} memory in use. {allowed}Of the allocated "
             f"memory {size_text(allocated)} is allocated by PyTorch, and {size_text(reserved - allocated)} is "
             f"reserved by PyTorch but unallocated.{ADVICE}"
         )

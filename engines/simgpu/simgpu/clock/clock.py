@@ -14,12 +14,13 @@ from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
 from simgpu.ground.nodes import NO_PASS, current_pass
 from simgpu.ground.quiet import Meter
+from simgpu.ground.surroundings import Surroundings
 from simgpu.machine.hosts import CLASSES, KINDS, class_of
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
 
 HOST_ONLY_WORK = (  # host work that enqueues no kernel
-    "view", "node", "accumulate", "graph", "guard", "recorded graph", "graph tree", "graph node",
+    "view", "node", "accumulate", "backward pass", "graph", "guard", "recorded graph", "graph tree",
 )  # fmt: skip
 _FAILED = (
     "error: device-side assert triggered\nA kernel that was started before met an impossible value, such as an "
@@ -60,6 +61,8 @@ class Clock(Meter):
         self.failure: Failure | None = None
         self.capture: Capture | None = None  # while a graph is captured: nothing is launched
         self.stepping = self.closure = False  # while an optimizer's step is running, and whether it has a closure
+        self.recorded = False  # whether autograd records the operator that is running
+        self._surroundings = Surroundings()
         self.on_host_wait: Callable[[str], None] | None = None  # called with the reason just before the host blocks
         self.races: Any = None  # the `device.races.Races` of a program that wants to know of them
         self.log: Any = None  # the `events.Log` of a session that wants a report
@@ -83,8 +86,9 @@ class Clock(Meter):
         self._launch_ns = prices_ns["launch"]
         self._only_launches = host.only_launches
         self._operators_ns = {
-            phase: {kind: prices_ns[class_of(kind, phase)] for kind in KINDS}
+            (phase, bare): {kind: prices_ns[class_of(kind, phase, bare)] for kind in KINDS}
             for phase in ("", "forward", "recomputation", "gradients", "backward", "optimizer step")
+            for bare in (False, True)
         }
 
     def restart(self) -> None:
@@ -97,27 +101,32 @@ class Clock(Meter):
         self.busy_ns = [0] * self._gpus  # how long kernels of each GPU have taken
 
     # ---- what is queued ------------------------------------------------------------------------------------------
-    def kernel(self, index: int, name: str, cost: Cost, phase: str | None = None) -> None:
+    def kernel(self, index: int, name: str, cost: Cost, phase: str | None = None, bare: bool = False) -> None:
         """Queue the kernels of one operator on GPU `index`: the host pays the operator, the GPU its cost.
 
-        `phase` is that of a training step; None is the one that is running.
+        `phase` is that of a training step, `bare` whether no model is around it; None means those that are running.
         """
         if self.quiet:
             return
-        self.queue(index, name, cost, *self.rates.kernel(cost), phase)
+        self.queue(index, name, cost, *self.rates.kernel(cost), phase, bare)
 
-    def queue(self, index: int, name: str, cost: Cost, length_ns: int, bound: str, phase: str | None = None) -> None:
+    def queue(
+        self, index: int, name: str, cost: Cost, length_ns: int, bound: str, phase: str | None = None,
+        bare: bool = False,
+    ) -> None:  # fmt: skip
         """Queue a kernel as `kernel` does, whose cost takes `length_ns` at these rates, for what `bound` says."""
         with self.lock:
             if self.capture is not None:
                 work = Captured(index, name, "compute", length_ns, cost, bound)
                 self.capture.add((index, self.streams[index]), work)
                 return
-            price_ns = self._launch_ns if self._only_launches else self._price_ns(cost, phase)
+            if phase is None and (not self._only_launches or self.log is not None):
+                phase, bare = self._now()
+            price_ns = self._launch_ns if self._only_launches else self._price_ns(cost, phase or "", bare)
             end = self._enqueue(index, name, "compute", length_ns, price_ns)
             self.busy_ns[index] += length_ns
             if self.log is not None:
-                self.log.kernel((index, self.streams[index]), name, cost)
+                self.log.kernel((index, self.streams[index]), name, cost, bare)
                 self.log.took(self.host_ns, end)
             if self.journal.readers:
                 self.journal.kernel(name, cost, index, self.streams[index], end - length_ns, end, bound)
@@ -153,9 +162,11 @@ class Clock(Meter):
         return end
 
     def replay(self, index: int, work: Sequence[Captured]) -> None:
-        """Queue all that a graph captured, one after the other, in the current stream: the host pays one launch."""
+        """Queue all that a graph captured, one after the other, in the current stream: the host pays one launch, and
+        something for each node."""
+        price_ns = self._launch_ns + len(work) * self._prices_ns["graph node"]
         with self.lock:
-            end = self._enqueue(index, "graph", "compute", 0, self._launch_ns)
+            end = self._enqueue(index, "graph", "compute", 0, price_ns)
             for captured in work:
                 start, end = end, end + captured.length_ns
                 self.busy_ns[index] += captured.length_ns if captured.engine == "compute" else 0
@@ -177,12 +188,16 @@ class Clock(Meter):
                 "A graph holds what the GPU does alone.",
             )  # fmt: skip
 
-    def _price_ns(self, cost: Cost, phase: str | None) -> int:
+    def _now(self) -> tuple[str, bool]:
+        """Return the phase that is running, and whether its operators are bare."""
+        if not self.stepping and current_pass() == NO_PASS:  # the usual case first: to ask for another takes a while
+            return "forward", self._surroundings.bare_forward(self.recorded)
+        phase = places.phase(self.stepping, self.closure)
+        return phase, self._surroundings.bare(phase, self.recorded)
+
+    def _price_ns(self, cost: Cost, phase: str, bare: bool) -> int:
         """Return the host time of an operator."""
-        if phase is None:  # the usual case first: to ask for it takes a while
-            usual = not self.stepping and current_pass() == NO_PASS
-            phase = "forward" if usual else places.phase(self.stepping, self.closure)
-        price_ns = self._operators_ns[phase][cost.host]
+        price_ns = self._operators_ns[phase, bare][cost.host]
         return price_ns + cost.tensors * self._prices_ns["tensor of a list"] if cost.tensors else price_ns
 
     def called(self, kind: str, times: int = 1) -> None:

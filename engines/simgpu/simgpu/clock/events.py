@@ -37,6 +37,7 @@ class Kernel:
     phase: str
     line: str
     calls: tuple[tuple[str, int], ...] = ()
+    bare: bool = False  # see `ground.surroundings`
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,9 @@ class Log:
         self._first, self._backward = self._number, False
 
     # ---- operations ----------------------------------------------------------------------------------------------
-    def kernel(self, stream: tuple[int, int], name: str, cost: Cost) -> int:
-        return self._add(Kernel(self._number, stream, name, cost, self._phase(), places.place(), self._called()))
+    def kernel(self, stream: tuple[int, int], name: str, cost: Cost, bare: bool = False) -> int:
+        where = self._phase(), places.place(), self._called(), bare
+        return self._add(Kernel(self._number, stream, name, cost, *where))
 
     def copy(self, stream: tuple[int, int], direction: str, nbytes: int, pinned: bool) -> int:
         return self._add(Copy(self._number, stream, direction, nbytes, pinned, places.place()))

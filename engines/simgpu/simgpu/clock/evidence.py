@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from simgpu.clock import host_calls
 from simgpu.clock.journal import Record
 from simgpu.ground import tables
 from simgpu.machine import gpus, hosts
@@ -262,6 +263,11 @@ class ErrorBar(tables.Table):
     def of_hosts(self) -> HostFigures:
         """Error of host-bound programs, by what is known of the host."""
         return HostFigures(tuple(HostFigure(name, **found) for name, found in _stored()["hosts"]["figures"].items()))
+
+    @property
+    def of_calls(self) -> host_calls.CallFigures:
+        """How far single calls are off, such as bare operators, which take their host less than those of models."""
+        return host_calls.CallFigures(host_calls.calls())
 
     def where(self, chosen: Callable[[PublishedRun], bool]) -> "ErrorBar":
         """Return the same for those runs that `chosen` returns true for."""

@@ -30,13 +30,14 @@ def _asked(event: Event) -> Iterator[tuple[str, int]]:
     """Yield the classes of what the host does for an event, and how often."""
     match event:
         case Kernel():
-            yield class_of(event.cost.host, event.phase), 1
+            yield class_of(event.cost.host, event.phase, event.bare), 1
             yield "tensor of a list", event.cost.tensors
             yield from event.calls
         case Copy():
             yield "copy", 1
         case Graph():
             yield "launch", 1
+            yield "graph node", len(event.work)
             yield from event.calls
         case Message():
             yield "library", 1

@@ -91,7 +91,7 @@ class _Player:
         match event:
             case Kernel():
                 self._call(event.calls)
-                clock.kernel(index, event.name, event.cost, event.phase)
+                clock.kernel(index, event.name, event.cost, event.phase, event.bare)
                 return clock.free_ns[event.stream]
             case Copy():
                 return clock.copy(index, event.direction, event.nbytes, pinned=event.pinned, blocking=False)

@@ -78,7 +78,7 @@ class GraphPass:
         recorded = any(kernel.backward for kernel in self.graph.kernels)
         calls = {
             "graph": not self.backward, "guard": 0 if self.backward else self.graph.inputs, "recorded graph": recorded,
-            "graph tree": captured, "graph node": len(self.kernels) if captured else 0,
+            "graph tree": captured,
         }  # fmt: skip
         return tuple((kind, int(times)) for kind, times in calls.items() if times)
 

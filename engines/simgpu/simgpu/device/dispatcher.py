@@ -158,6 +158,7 @@ def make(
     if draws:
         advance(kwargs.get("generator"), index, tensor)
     if not name.startswith("empty") and dense:
+        state.world.clock.recorded = False
         state.world.clock.kernel(index, name, Cost(tensor.numel(), tensor.nbytes))
         if state.world.clock.races is not None:
             state.world.clock.races.operation(index, [], [tensor])

@@ -20,6 +20,7 @@ from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.machine.rates import Costs
 
+WHOLE = "whole"  # as a capacity: all that a GPU has
 _NEEDED = "library.get_kernel", "_C._acc.register_python_privateuseone_device_guard", "Tensor._make_wrapper_subclass"
 
 
@@ -56,13 +57,15 @@ def enable(
     """Switch on the device type `sim` with `gpus` simulated GPUs until `disable()` or, as a context, until its end.
 
     `spec` names a row of `simgpu.gpus` and sets rates; `capacity` is the memory of each GPU ("64 MiB" or bytes),
-    small enough to reach; `host` names a row of `simgpu.hosts`, or is a `simgpu.Host`. Where it is on already, other
-    `spec`, `capacity` and `host` take effect, and the end of a context puts back what was before; other `gpus` raise
-    ValueError. Raises RuntimeError with the reason where the simulated GPU cannot be (`unavailable`).
+    small enough to reach, or "whole", all that such a GPU has, of which CUDA's context takes a part; `host` names a row
+    of `simgpu.hosts`, or is a `simgpu.Host`. Where it is on already, other `spec`, `capacity` and `host` take effect,
+    and the end of a context puts back what was before; other `gpus` raise ValueError. Raises RuntimeError with the
+    reason where the simulated GPU cannot be (`unavailable`).
     """
     if arguments.whole("gpus", gpus) > 16:
         raise ValueError(f"gpus must be at most 16, not {gpus}")
-    row, size = table.get(spec, "spec"), arguments.size_bytes("capacity", capacity)
+    row = table.get(spec, "spec")
+    size = _capacity(capacity, row)[0]
     machine = Machine(row, hosts.get(host))
     back = ExitStack()
     _refuse_to_change(gpus)
@@ -186,7 +189,7 @@ def configure(
     here = world()
     _follow_optimizers()
     row = None if spec is None else table.get(spec, "spec")
-    size = None if capacity is None else arguments.size_bytes("capacity", capacity)
+    sizes = None if capacity is None else _capacity(capacity, row or here.clock.machine.gpu)
     other = None if host is None else hosts.get(host)
     if costs is not None:
         _check_costs(costs)
@@ -198,9 +201,18 @@ def configure(
         here.clock.machine = replace(now, gpu=row or now.gpu, host=other or now.host, costs=costs or now.costs)
         here.errors = errors or here.errors
         for gpu in here.memory.gpus:
-            gpu.capacity_bytes = size or gpu.capacity_bytes
+            if sizes is not None:
+                gpu.context_bytes = sizes[1]
+                gpu.capacity_bytes = sizes[0]  # which looks for the tightest limit anew
         if allocator is not None:
             caching.switch(here.memory, here.clock, allocator == "caching")
+
+
+def _capacity(given: str | int, row: table.GPU) -> tuple[int, int]:
+    """Return the memory of a GPU that `given` means, and how much of it the context takes."""
+    if given == WHOLE:
+        return row.memory_bytes, row.context_bytes
+    return arguments.size_bytes("capacity", given), 0
 
 
 def _check_costs(costs: Costs) -> None:
@@ -208,7 +220,7 @@ def _check_costs(costs: Costs) -> None:
         raise TypeError(f"costs must be simgpu.Costs, not {costs!r}")
     for name in ("kernel_ns", "copy_ns"):
         arguments.whole(f"costs.{name}", getattr(costs, name), least=0)
-    for name in ("pageable_share", "matrix_share", "bandwidth_share", "strided_share", "depthwise_share"):
+    for name in ("bus_share", "pageable_share", "matrix_share", "bandwidth_share", "strided_share", "depthwise_share"):
         share = getattr(costs, name)
         if arguments.positive(f"costs.{name}", share) > 1:
             raise ValueError(f"costs.{name} must be at most 1, not {share!r}")

@@ -9,9 +9,10 @@ from torch.utils._pytree import tree_leaves
 from simgpu.clock.events import Log
 from simgpu.device import collectives
 from simgpu.device.operators import Plan
-from simgpu.ground import composite
-from simgpu.ground.nodes import new_node
+from simgpu.ground import composite, places
+from simgpu.ground.nodes import begun
 from simgpu.ground.quiet import Meter
+from simgpu.ground.surroundings import Surroundings
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine.prices import price, price_of_copy
 
@@ -21,7 +22,7 @@ class OperatorLog(Meter, composite.Mode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.log = Log()
+        self.log, self._surroundings = Log(), Surroundings()
         self.stream = 0, 0
 
     def __torch_dispatch__(
@@ -37,7 +38,7 @@ class OperatorLog(Meter, composite.Mode):
         if self.quiet:
             return func(*args, **kwargs)
         plan = Plan.of(func)
-        if kind := new_node():
+        for kind in begun():
             self.log.called(kind)
         if plan.composite:
             with self:
@@ -64,7 +65,9 @@ class OperatorLog(Meter, composite.Mode):
             if outputs:
                 self.log.called("view")
             return  # nothing new was written
-        if plan.name in ("copy_", "_to_copy"):
-            self.log.kernel(self.stream, "copy_", price_of_copy(inputs[-1], outputs[0]))
-            return
-        self.log.kernel(self.stream, plan.name, price(plan, inputs, outputs, args, kwargs, result))
+        recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
+        bare = self._surroundings.bare(places.phase(self.log.stepping, self.log.closure), recorded)
+        copies = plan.name in ("copy_", "_to_copy")
+        name = "copy_" if copies else plan.name
+        cost = price_of_copy(inputs[-1], outputs[0]) if copies else price(plan, inputs, outputs, args, kwargs, result)
+        self.log.kernel(self.stream, name, cost, bare)

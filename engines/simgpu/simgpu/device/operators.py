@@ -27,14 +27,14 @@ from simgpu.device.state import device_of
 from simgpu.device.tensor import CPU, SimTensor, adopt, as_sim, dense, of_layout, refresh
 from simgpu.ground import composite, device_kind, sparse
 from simgpu.ground.calls import Call
-from simgpu.ground.nodes import NO_PASS, current_pass, new_node
+from simgpu.ground.nodes import NO_PASS, begun, current_pass
 from simgpu.ground.torch_internals import Args, Kwargs, Operator, is_tracing, traced, untraced
 from simgpu.machine import determinism, flops, missing_kernels, waiting
 from simgpu.machine.operator_table import name_of, row_of, takes_host_long
 from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
 from simgpu.machine.rates import Rates
 
-aten = torch.ops.aten
+aten, is_grad_enabled = torch.ops.aten, torch.is_grad_enabled
 _in_autocast = torch._C._is_any_autocast_enabled
 _PLAIN = frozenset({int, float, bool, type(None), torch.dtype, torch.memory_format, torch.layout, str})
 _IN_LISTS = frozenset({int, SimTensor})
@@ -142,8 +142,8 @@ def dispatch(
         if state.forked:
             raise device_kind.forked()
         clock = state.world.clock
-        if (clock.called_ns or clock.log is not None) and current_pass() != NO_PASS and (kind := new_node()):
-            clock.called(kind)
+        if clock.called_ns or clock.log is not None:
+            _tell_of_autograd(clock, args)
         if (plan.simple or plan.in_place) and not kwargs and clock.races is None:
             result = _run_simple(func, plan, args)
             if result is not None:
@@ -186,6 +186,27 @@ def _traced(cls: type[SimTensor], func: Operator, types: Sequence[type], args: A
 
 def _run_by_plan(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     return _run(func, plan, args, kwargs) if plan.special is None else plan.special(func, args, kwargs)
+
+
+def _tell_of_autograd(clock: Any, args: Args) -> None:
+    """Tell the clock what autograd has to do with the operator that runs now."""
+    if current_pass() == NO_PASS:
+        clock.recorded = is_grad_enabled() and _needs_gradients(args)
+    else:
+        for kind in begun():
+            clock.called(kind)
+
+
+def _needs_gradients(args: Args) -> bool:
+    """Return whether a tensor among arguments, or in a list of them, requires gradients."""
+    for arg in args:
+        kind = type(arg)
+        if kind is SimTensor or (kind not in _PLAIN and isinstance(arg, torch.Tensor)):
+            if arg.requires_grad:
+                return True
+        elif (kind is list or kind is tuple) and _needs_gradients(arg):
+            return True
+    return False
 
 
 def _run_simple(func: Operator, plan: Plan, args: Args) -> SimTensor | None:

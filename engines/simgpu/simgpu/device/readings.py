@@ -76,7 +76,8 @@ class Settings:
     """Settings of the simulated GPUs of this process; equal ones need no `restore`.
 
     - `spec`, `host`, `costs`, `allocator`, `errors`: what `configure` sets;
-    - `capacity_bytes`: the memory of each GPU; `budgets`: those that are entered there, innermost last;
+    - `capacity_bytes`: the memory of each GPU; `context_bytes`: of that, what no tensor can have; `budgets`: those that
+      are entered there, innermost last;
     - `streams`: the number of the current stream of each GPU.
     """
 
@@ -86,6 +87,7 @@ class Settings:
     allocator: str
     errors: str
     capacity_bytes: tuple[int, ...]
+    context_bytes: tuple[int, ...]
     budgets: tuple[tuple[tuple[int, int], ...], ...]
     streams: tuple[int, ...]
 
@@ -100,6 +102,7 @@ def settings() -> Settings:
         "exact" if world.memory.gpus[0].cache is None else "caching",
         world.errors,
         tuple(gpu.capacity_bytes for gpu in world.memory.gpus),
+        tuple(gpu.context_bytes for gpu in world.memory.gpus),
         tuple(tuple(gpu.budgets) for gpu in world.memory.gpus),
         tuple(world.clock.streams),
     )
@@ -111,7 +114,8 @@ def restore(before: Settings) -> None:
     machine = replace(world.clock.machine, gpu=before.spec, host=before.host, costs=before.costs)
     world.clock.machine, world.clock.streams[:] = machine, before.streams
     enabling.configure(allocator=before.allocator, errors=before.errors)
-    for gpu, capacity_bytes, budgets in zip(world.memory.gpus, before.capacity_bytes, before.budgets, strict=True):
+    sizes = before.capacity_bytes, before.context_bytes, before.budgets
+    for gpu, capacity_bytes, gpu.context_bytes, budgets in zip(world.memory.gpus, *sizes, strict=True):
         gpu.budgets[:] = budgets
         gpu.capacity_bytes = capacity_bytes  # the tightest limit holds again
 

@@ -268,7 +268,7 @@ def _properties(device: Device = None) -> SimpleNamespace:
 
 def _mem_get_info(device: Device = None) -> tuple[int, int]:
     gpu = _gpu(device)
-    return max(gpu.capacity_bytes - _memory_reserved(device), 0), gpu.capacity_bytes
+    return max(gpu.room_bytes - _memory_reserved(device), 0), gpu.capacity_bytes
 
 
 def _memory_stats(device: Device = None) -> dict[str, int]:

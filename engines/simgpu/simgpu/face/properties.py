@@ -5,7 +5,6 @@ import uuid
 from dataclasses import dataclass, field
 
 from simgpu.device import state
-from simgpu.machine.gpus import GPU
 
 
 @dataclass(frozen=True)
@@ -33,11 +32,6 @@ class Properties:
         known = "".join(f", {name}={value}" for name, value in self.known.items())
         memory = f"total_memory={self.total_memory // 2**20}MB"
         return f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, {memory}{known})"
-
-
-def memory_bytes(spec: GPU) -> int:
-    """Return the memory of a GPU as its driver reports it where that is published, else by its name, in bytes."""
-    return (spec.memory_mib or spec.memory_gb * 1024) * 2**20
 
 
 def of(index: int) -> Properties:

@@ -22,7 +22,6 @@ from simgpu.face import (
     nvml,
     parallel,
     profiling,
-    properties,
     ranks,
     smi,
     tensors,
@@ -53,7 +52,8 @@ class Face:
     ) -> None:  # fmt: skip
         if races not in (None, "warn", "error"):
             raise ValueError(f"races must be 'warn', 'error' or None, not {races!r}")
-        capacity = properties.memory_bytes(table.get(gpu, "gpu")) if memory is None else memory
+        capacity = enabling.WHOLE if memory is None else memory
+        table.get(gpu, "gpu")  # which names the argument
         with _lock:
             if _faces and device_kind.current != kind:
                 raise RuntimeError(f"simgpu.{device_kind.kind}() is on: switch it off before simgpu.{kind.name}()")

@@ -72,7 +72,7 @@ def forecast(
     see that it was there. In `step`, autocast of any device casts what CUDA casts; its format is float16 unless it says
     another.
 
-    Left out of memory: what kernels need inside (workspaces), what the CUDA context and libraries take, fragmentation.
+    Left out of memory: what kernels and libraries need inside (workspaces), fragmentation.
     Left out of time: the host's own work, copies from and to it,
     compiling (`compiled`). Float32 products are without TF32 and convolutions with it, as PyTorch's settings say at
     the call.
@@ -147,7 +147,7 @@ class Forecast:
         basis = Basis(
             machine=Machine(row, hosts.get(host or there), cluster, costs or Costs()), gpus=1,
             used=self._ranks or 1, events=run.events, first=0, last=1,
-            capacity=row.memory_bytes, owners={"weights": parts.pop("parameters"), **parts},
+            capacity=row.room_bytes, owners={"weights": parts.pop("parameters"), **parts},
             scaling=sum(parts[owner] for owner in grown), optimizer=run.optimizer,
         )  # fmt: skip
         return TimeForecast.of(basis)

@@ -31,12 +31,13 @@ OTHERS = ("T4", "RTX 4090", "A100 80GB", "H100 SXM", "B200")  # which GPUs a rep
 LAUNCHES = "launches"  # of kernels compiled without graphs
 _PRODUCTS = (ATTENTION, CONVOLUTIONS, PRODUCTS)
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # the optimizers that take fused=True
+_AMP_SHARE = 0.6  # of the bytes that grow with the batch: forecasts of a ViT, a CNN and an MLP say 0.54 to 0.67
 _BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at once
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """Record of an optimizer's step: its class, and the bytes of its gradients.
+    """Record of an optimizer's step: its class, and how many gradients it found, of how many bytes.
 
     `fused_bytes` is what one kernel would read and write that does the whole step: gradients once, parameters and
     states twice.
@@ -45,13 +46,14 @@ class Optimizer:
     name: str = ""
     fused_bytes: int = 0
     gradient_bytes: int = 0
+    parameters: int = 0
 
     @classmethod
     def of(cls, optimizer: torch.optim.Optimizer) -> "Optimizer":
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.grad is not None]
         gradient_bytes = sum(local(p.grad).nbytes for p in parameters)
         changed_bytes = sum(local(tensor).nbytes for tensor in (*parameters, *states_of(optimizer)))
-        return cls(type(optimizer).__name__, gradient_bytes + 2 * changed_bytes, gradient_bytes)
+        return cls(type(optimizer).__name__, gradient_bytes + 2 * changed_bytes, gradient_bytes, len(parameters))
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,10 @@ class Basis:
         return sum(self.owners.values())
 
     def on(self, spec: GPU, host: str | Host | None = None) -> "Basis":
-        """Return the same program on other GPUs, of all the memory that these have, and if wanted with another host."""
+        """Return the same program on other GPUs, of all the room that these have, and if wanted with another host."""
         machine = self.machine.with_gpu(spec)
         machine = machine if host is None else replace(machine, host=hosts.get(host))
-        return replace(self, machine=machine, capacity=spec.memory_bytes)
+        return replace(self, machine=machine, capacity=spec.room_bytes)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def what_if(
     if host is not None:
         there = replace(there, machine=replace(there.machine, host=hosts.get(host)))
     capacity = there.capacity
-    batch = _largest(basis, capacity) if batch == "max" else arguments.positive("batch", batch)
+    batch = _largest(basis, capacity, amp) if batch == "max" else arguments.positive("batch", batch)
     other = there.machine.host
     possible: list[tuple[bool, str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = [
         (spec is not own, spec.name, _OTHER, list),  # the same events
@@ -146,7 +148,8 @@ def what_if(
     machine = there.machine if ranks == 1 else replace(there.machine, link=Cluster(spec.name, per_machine=8))
     with uncollected():
         timeline = Timeline.of(play(events, machine, basis.gpus), basis.first, basis.last)
-    peak = basis.peak + math.floor(basis.scaling * (batch - 1))
+    share = _AMP_SHARE if amp and not _is_narrow(basis) else 1.0
+    peak = basis.peak + math.floor(basis.scaling * (batch * share - 1))
     step_s = timeline.total_ns / (basis.last - basis.first) / 1e9
     names, texts = [name for name, _, _ in changes], tuple(text for _, text, _ in changes)
     hours = None if steps is None else arguments.whole("steps", steps) * step_s / (batch * ranks) / 3600
@@ -185,8 +188,8 @@ _BATCH = (
     "gradients, optimizer and launches do not"
 )
 _AMP = (
-    "products compute in 16 bits with half the bytes, and each casts its part of the weights; other kernels and the "
-    "memory are taken as they are"
+    "products compute in 16 bits with half the bytes, all weights are cast together once a step, and what grows with "
+    "the batch takes 0.6 of its bytes; other kernels are taken as they are"
 )
 _PINNED = "copies to the GPU come from pinned memory with non_blocking=True, so that the host does not wait for them"
 _COMPILED = (
@@ -204,14 +207,14 @@ _DDP = (
 
 
 # ---- another batch ----------------------------------------------------------------------------------------------
-def _largest(basis: Basis, capacity: int) -> float:
+def _largest(basis: Basis, capacity: int, amp: bool) -> float:
     """Return the largest batch that fits, beside that of the run. Raises ValueError where memory has no part of it."""
     if not basis.scaling:
         raise ValueError('batch is "max", but no memory at the peak grows with the batch')
     left = capacity - (basis.peak - basis.scaling)
     if left <= 0:
         raise ValueError('batch is "max", but weights, gradients and optimizer alone do not fit')
-    return left / basis.scaling
+    return left / basis.scaling / (_AMP_SHARE if amp and not _is_narrow(basis) else 1.0)
 
 
 def _with_batch(events: Sequence[Event], factor: float) -> list[Event]:
@@ -252,22 +255,31 @@ def _is_narrow(basis: Basis) -> bool:
 
 
 def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
-    """Compute products in 16 bits. Each follows a cast, of all the weights together in a forward pass."""
+    """Compute products in 16 bits, after a cast of all the weights at the beginning of each forward pass.
+
+    Autocast casts each weight and input by itself; a 16-bit copy of the weights is cast so, and takes its host less.
+    """
     if _is_narrow(basis):
         return list(events)
-    wide = [event for event in events if _is_product(event) and event.cost.rate in ("fp32", "tf32")]
-    forward = sum(event.phase == "forward" for event in wide) / max(basis.last, 1)
-    cast = Cost(0, math.ceil(1.5 * basis.owners["weights"] / forward) if forward else 0, host="cast")
+    forward = [event for event in events if _is_wide(event) and event.phase == "forward"]
+    cast = Cost(0, math.ceil(1.5 * basis.owners["weights"]), tensors=len(forward) // max(basis.last, 1))
     changed: list[Event] = []
+    due = True
     for event in events:
-        if _is_product(event) and event.cost.rate in ("fp32", "tf32"):
-            cost = event.cost
-            narrow = replace(_times(cost, 0.5), rate="fp16", flops=cost.flops)
-            before = replace(event, number=event.number - 0.5, name="_to_copy", cost=cast)
-            changed += [before, replace(event, cost=narrow, calls=())]
+        if _is_wide(event):
+            if due and event.phase == "forward":
+                changed.append(replace(event, number=event.number - 0.5, name="_foreach_copy_", cost=cast))
+                due = False
+            cost = replace(_times(event.cost, 0.5), rate="fp16", flops=event.cost.flops)
+            changed.append(replace(event, cost=cost))
         else:
             changed.append(event)
+        due = due or isinstance(event, Step)
     return changed
+
+
+def _is_wide(event: Event) -> TypeGuard[Kernel]:
+    return _is_product(event) and event.cost.rate in ("fp32", "tf32")
 
 
 # ---- the optimizer ----------------------------------------------------------------------------------------------
@@ -284,11 +296,12 @@ def _with_fused(events: Sequence[Event], basis: Basis) -> list[Event]:
     if basis.optimizer.name not in _FUSED or _is_fused(basis):
         return list(events)
     nbytes = basis.optimizer.fused_bytes
+    cost = Cost(nbytes // 8, nbytes, host="fused", tensors=basis.optimizer.parameters)
     changed: list[Event] = []
     for _, group in groupby(events, _is_of_step):
         *before, last = group
         if _is_of_step(last):
-            changed.append(replace(last, name="_fused_step_", cost=Cost(nbytes // 8, nbytes)))
+            changed.append(replace(last, name="_fused_step_", cost=cost))
         else:
             changed += [*before, last]
     return changed
@@ -358,7 +371,7 @@ def _with_graphs(events: Sequence[Event]) -> list[Event]:
         kernels = [event for event in run if isinstance(event, Kernel)]
         if len(kernels) > 1:
             work = tuple(Captured(stream[0], event.name, "compute", 0, event.cost, "") for event in kernels)
-            calls = ("graph", 1), ("graph tree", 1), ("graph node", len(kernels))
+            calls = ("graph", 1), ("graph tree", 1)
             changed.append(Graph(kernels[-1].number, stream, work, phase, kernels[0].line, calls))
         else:
             changed += run

@@ -17,6 +17,7 @@ class _Here(threading.local):
 
 
 _here = _Here()
+_passes = [NO_PASS]  # the number of the latest backward pass; a later one has a higher number
 
 
 def in_backward() -> bool:
@@ -24,21 +25,23 @@ def in_backward() -> bool:
     return current_pass() != NO_PASS
 
 
-def new_node() -> str:
-    """Return the kind of node begun since the last call in this thread: "node", "accumulate", or ""."""
+def begun() -> tuple[str, ...]:
+    """Return what has begun since the last call in this thread: "backward pass", "node" or, for a parameter,
+    "accumulate"."""
     backward = current_pass()
-    if backward == NO_PASS:
-        return ""
-    node = torch._C._current_autograd_node()
+    node = None if backward == NO_PASS else torch._C._current_autograd_node()
     if node is None:
-        return ""
+        return ()
     number, kind = node._sequence_nr(), "node"
     if number == _OF_LEAVES and hasattr(node, "variable"):
         number, kind = id(node.variable), "accumulate"  # pyright: ignore[reportAttributeAccessIssue]
     if _here.last == (backward, number):
-        return ""
+        return ()
     _here.last = backward, number
-    return kind
+    if backward <= _passes[0]:
+        return (kind,)
+    _passes[0] = backward
+    return "backward pass", kind
 
 
 def graph_nodes(begins: Iterable[Any], ends: Iterable[Any] = (), most: float = math.inf) -> list[Any]:

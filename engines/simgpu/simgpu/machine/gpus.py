@@ -17,6 +17,7 @@ How to read the numbers:
 - Bandwidths are in GB/s, 10^9 bytes a second.
 - `memory_gb` is the size on the box, a name rather than a measure. `memory_mib` is what the driver reports, as
   nvidia-smi and its kin print it: no data sheet states that, so its source is a place where somebody shows the output.
+  `total_gib` is what CUDA gives programs of that, as torch's errors say it ("a total capacity of 14.74 GiB").
 - `nvlink_gbps` adds up all links of a GPU to others, in both directions, as the sheets do.
 - `generation` is what all GPUs of one have in common, a row of `GENERATIONS`.
 - `multiprocessors` are AMD's compute units and Apple's cores, too.
@@ -25,6 +26,7 @@ A new GPU is a new row of gpus.toml, and nothing else: rates, CUDA's words for i
 """
 
 import functools
+import math
 import re
 import tomllib
 from collections.abc import Collection, Iterable
@@ -41,6 +43,13 @@ FORMATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "int8", "fp4")
 PCIE_GT_PER_S = {"3.0": 8, "4.0": 16, "5.0": 32, "6.0": 64}
 _PAYLOAD = {"6.0": 242 / 256}
 C2C_GBPS = 450.0  # NVLink-C2C between the CPU and the GPU of a GH200: 900 GB/s, both directions together
+
+_LEAST_SHARE = 0.978  # of what the driver reports that CUDA gives: an RTX 3080's, of those known the smallest
+# What 12 errors of PyTorch say of memory "in use" beyond its own, over the multiprocessors of their GPUs (T4, L4, A10,
+# A100, RTX 4090, RTX 5090, L40, L40S, RTX 6000 Ada): 3.0 to 4.7 MiB each, in the median 3.5. Their addresses stand in
+# gpus.toml.
+_CONTEXT_BYTES = 3_700_000
+_USUAL = 128  # multiprocessors, where nobody states them
 
 # The first compute capability whose tensor cores know a format: the data sheets, and
 # https://nvidia.github.io/TransformerEngine/support_matrix.html
@@ -78,6 +87,7 @@ class GPU:
     best_bf16_tflops: float | None = None
     best_copy_gbps: float | None = None
     memory_mib: int | None = None
+    total_gib: float | None = None
     power_w: int | None = None
     bus: str | None = None  # to the host
     nvlink_gbps: float | None = None  # to other GPUs
@@ -104,8 +114,25 @@ class GPU:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory in bytes: what the driver reports; where that is not known 10^9 for each GB, never too much."""
-        return self.memory_gb * 10**9 if self.memory_mib is None else self.memory_mib * 2**20
+        """Memory in bytes that CUDA gives all programs together, never too much.
+
+        Where that is not known, the smallest share that is known of what the driver reports; else 10^9 for each GB.
+        """
+        if self.total_gib is not None:
+            return round(self.total_gib * 2**30)
+        if self.compute_capability is None or self.memory_mib is None:  # no CUDA takes a part of it
+            return self.memory_gb * 10**9 if self.memory_mib is None else self.memory_mib * 2**20
+        return math.floor(_LEAST_SHARE * self.memory_mib * 2**20)
+
+    @property
+    def context_bytes(self) -> int:
+        """What CUDA takes in each process, for its kernels and their state: so much for each multiprocessor."""
+        return 0 if self.compute_capability is None else (self.multiprocessors or _USUAL) * _CONTEXT_BYTES
+
+    @property
+    def room_bytes(self) -> int:
+        """Memory that tensors of one program may take."""
+        return self.memory_bytes - self.context_bytes
 
     def lacks(self, fmt: str) -> bool:
         """Return whether the tensor cores of this GPU do not know `fmt`; False where that is not known."""

@@ -2,8 +2,10 @@
 
 A host is described by one number: the CPU time of a library call (a product, a convolution, a norm, attention) in a
 forward pass. Ratios give the cost of everything else (`CLASSES`). The launch itself is the smallest part: Python,
-PyTorch's dispatcher, autograd and allocations are the rest. Operator by operator, hosts differ by two to four times,
-most of which cancels over a step. Left out: the limit of about 1,000 launches by which a host can be ahead of its GPU.
+PyTorch's dispatcher, autograd and allocations are the rest. The same operator takes several times as long in a model as
+by itself: there other code and other data lie between two calls, and caches are cold. Operator by operator, hosts
+differ by two to four times, most of which cancels over a step. Left out: the limit of about 1,000 launches by which a
+host can be ahead of its GPU.
 """
 
 import functools
@@ -28,23 +30,37 @@ CLASSES = (
     "cast",  # a copy within the memory of a GPU, such as autocast's
     "library backward",
     "light backward",
+    "bare library",  # the same outside any nn.Module: see `ground.surroundings`
+    "bare light",
     "optimizer",  # an operator in the step of an optimizer
+    "fused",  # a fused operator of an optimizer, one for each of its groups
     "tensor of a list",  # each tensor of a foreach or fused operator, beside the operator itself
     "copy",  # over the bus
     "launch",  # of a graph, or of a kernel without an operator around it
     "view",  # what changes only shape and strides
     "node",  # of autograd's backward pass, around its operators
     "accumulate",  # a gradient that is added to a parameter's
+    "backward pass",  # the call of backward(), until its first node runs
     "graph",  # entering a compiled graph: Dynamo's lookup, the wrapper of its code
     "guard",  # each input of a compiled graph, parameters among them: what is checked of it
     "recorded graph",  # the node of autograd around a compiled graph, and entering its backward pass
     "graph tree",  # entering a compiled graph that is captured as a CUDA graph, besides
-    "graph node",  # each kernel of such a graph when it is launched
+    "graph node",  # each kernel of a CUDA graph when it is launched
 )
 PARTS = {  # in which report and table tell of them
-    "operators": ("library", "light", "cast", "library backward", "light backward", "copy", "launch"),
-    "optimizer": ("optimizer", "tensor of a list"),
-    "autograd": ("node", "accumulate"),
+    "operators": (
+        "library",
+        "light",
+        "cast",
+        "library backward",
+        "light backward",
+        "bare library",
+        "bare light",
+        "copy",
+        "launch",
+    ),
+    "optimizer": ("optimizer", "fused", "tensor of a list"),
+    "autograd": ("node", "accumulate", "backward pass"),
     "views": ("view",),
     "compiled graphs": ("graph", "guard", "recorded graph", "graph tree", "graph node"),
 }
@@ -52,13 +68,16 @@ _SLOWEST_US = 5_000  # no host is as slow: those of traces take 35 to 230
 _FEW = 100  # operators of a trace: a single step of a small model has as many
 _LEAST_SHARE, _MOST_SHARE = 0.1, 1.5  # of a step under the profiler: what it may take without; 0.65 to 0.9 are usual
 Steps: TypeAlias = "Any | Callable[[Host], float]"
-KINDS = ("library", "light", "cast", "launch")  # of operators, whose class is another in another phase
+KINDS = ("library", "light", "cast", "launch", "fused")  # of operators, whose class is another in another phase
+_BARE = {"library": "bare library", "light": "bare light", "cast": "bare light"}
 _BACKWARD = {"library": "library backward", "light": "light backward", "cast": "light backward"}
 _IN_STEP = {"light": "optimizer", "cast": "optimizer"}
 
 
-def class_of(kind: str, phase: str) -> str:
-    """Return the class of an operator of a kind, "library", "light" or "cast", in a phase of a training step."""
+def class_of(kind: str, phase: str, bare: bool = False) -> str:
+    """Return the class of an operator of a kind of `KINDS` in a phase of a training step."""
+    if bare:
+        return _BARE.get(kind, kind)
     if phase == "backward":
         return _BACKWARD.get(kind, kind)
     return _IN_STEP.get(kind, kind) if phase == "optimizer step" else kind

@@ -126,7 +126,7 @@ def takes_host_long(name: str) -> bool:
 
     So do messages between ranks, and operators of others than PyTorch, whose names have "::".
     """
-    light = name.startswith(("_foreach_", "_fused_")) or "vector_norm" in name
+    light = kind_of(name) == "optimizer" or name.startswith("_foreach_") or "vector_norm" in name
     return not light and (is_library(name) or "::" in name or name == "record_param_comms")
 
 

@@ -37,7 +37,7 @@ class Cost:
     - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0;
     - `by_formula`: whether `flops` are those of a product, a convolution or attention, not one for each element;
     - `modelled`: False where it computes more than is counted here: it takes at least this (`unmodelled`);
-    - `host`: what the host takes it for, "library", "light" or "cast"; `tensors`: of a foreach or fused operator.
+    - `host`: what the host takes it for, one of `hosts.KINDS`; `tensors`: of a foreach or fused operator.
     """
 
     flops: int
@@ -71,7 +71,7 @@ def price(
         flops = max([t.numel() for t in (*inputs, *outputs)], default=0)
         rate = "fp64" if torch.float64 in [t.dtype for t in outputs] else "fp32"
     tensors = len(args[0]) if plan.of_lists and args and isinstance(args[0], list | tuple) else 0
-    host = "library" if plan.library else "light"
+    host = "library" if plan.library else "fused" if tensors and plan.name.startswith("_fused_") else "light"
     cost = _cost(flops, nbytes, rate, strided, formula is not None, host, tensors)
     rule = plan.row.price
     return cost if rule is None else rule(cost, args, kwargs, outputs)

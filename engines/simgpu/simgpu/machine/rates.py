@@ -24,6 +24,7 @@ class Costs:
 
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
     copy_ns: int = 10_000  # the least time that a copy over the bus takes
+    bus_share: float = 0.8  # share of the bus rate that a copy from or to pinned memory reaches
     pageable_share: float = 0.5  # share of the bus rate that a copy from or to pageable memory reaches
     matrix_share: float = 0.9  # of the peak of a number format: products of matrices, convolutions, attention
     bandwidth_share: float = 0.9  # of the bandwidth: all that reads and writes memory in order
@@ -39,7 +40,9 @@ _OLDEST_TENSOR_CORES = (7, 0)
 # attention has such rows take about as long as without a price for them (clock/published.json).
 _SLOW_AT_ODD_ROWS = ((8, 0), (9, 0))
 _ENERGY = {"fp16": 1, "bf16": 1, "tf32": 2, "fp32": 5}  # of an operation in a format, beside one in fp16
-AT_PEAK = Costs(matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0, odd_share=math.inf, limits=False)
+AT_PEAK = Costs(
+    bus_share=1.0, matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0, odd_share=math.inf, limits=False
+)
 
 
 class Rates:
@@ -85,7 +88,7 @@ class Rates:
 
     def copy_ns(self, nbytes: int, *, pinned: bool) -> int:
         """Return how many ns a copy over the bus takes."""
-        rate_gbps = self._bus_gbps * (1.0 if pinned else self.costs.pageable_share)
+        rate_gbps = self._bus_gbps * (self.costs.bus_share if pinned else self.costs.pageable_share)
         return self.costs.copy_ns + math.ceil(nbytes / rate_gbps)
 
     def _speed(self, cost: Cost) -> tuple[float, str]:

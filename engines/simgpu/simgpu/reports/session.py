@@ -147,7 +147,7 @@ class Recording:
     @property
     def capacities(self) -> list[int]:
         """How many bytes each GPU has, or had when recording ended."""
-        return [gpu.capacity_bytes for gpu in self.world.memory.gpus] if self.on else self._ended_bytes
+        return [gpu.room_bytes for gpu in self.world.memory.gpus] if self.on else self._ended_bytes
 
     # ---- steps --------------------------------------------------------------------------------------------------
     def mark(self) -> None:

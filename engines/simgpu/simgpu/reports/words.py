@@ -43,7 +43,7 @@ NOTHING_ASKED = (
     "or processes that it started have them."
 )
 _NOT_SIMULATED = (
-    "The memory of the driver and of libraries (about half a GB with CUDA), workspaces of kernels, and fragmentation "
+    "CUDA's own part of the memory is off its size. That of other drivers, workspaces of libraries and fragmentation "
     "are not counted.",
     "Times come from data sheets and a few constants, not from a measurement on this GPU.",
 )
