@@ -87,6 +87,11 @@ def _(case: Case) -> None:
     got, _ = launch(case, (2,), logits, targets, torch.full((2,), math.nan), 40_000, 40_000, 4096, out=2)
     expected = F.cross_entropy(logits.double(), targets, reduction="none").float()
     case.equal(got, expected, rtol=1e-4, atol=1e-3, why="two rows of 40,000 logits with the targets 128 and 39,999")
+    for rows, columns in ((1, 2499), (130, 3)):  # a sum that 16 bits do not hold; more rows than 8 bits count
+        logits, targets = torch.zeros(rows, columns), torch.full((rows,), columns - 1)
+        got, _ = launch(case, (rows,), logits, targets, torch.full((rows,), math.nan), columns, columns, 4096, out=2)
+        expected = torch.full((rows,), math.log(columns))
+        case.equal(got, expected, rtol=1e-5, atol=1e-5, why=f"{rows} rows of {columns:,} equal logits")
     apart = 1_500_000_000  # "Rows begin `row_stride` apart: count in 64 bits."
     logits = kernelcheck.Addresses((3, 5), (apart, 1))  # no machine here has room for it
     arguments = logits, torch.tensor([1, 4, 2]), torch.zeros(3), 5, apart, 8

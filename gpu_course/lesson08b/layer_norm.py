@@ -56,6 +56,7 @@ def _(case: Case) -> None:
         (3, 5, 2, 8, 0.5),
         (2, 27, 0, 32, 3000.0),
         (1, 300, 0, 512, 0.0),  # 8 bits do not hold these columns
+        (130, 3, 0, 4, 0.0),  # nor these rows
     ):
         x = (torch.randn(rows, columns + gap) + shift)[:, :columns]
         x[0, -1] = x[0, 0] = 0.0 if shift < 1 else shift  # a number of the row as any other

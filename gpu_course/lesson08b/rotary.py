@@ -51,13 +51,14 @@ rotary.exempt(
 @rotary.checks
 def _(case: Case) -> None:
     for tokens, heads, half, gap, padding in (
-        (2, 1, 2, 0, 0), (3, 2, 8, 0, 0), (3, 2, 8, 5, 0), (4, 3, 1, 2, 3), (2, 2, 1, 40_000, 0)
+        (2, 1, 2, 0, 0), (3, 2, 8, 0, 0), (3, 2, 8, 5, 0), (4, 3, 1, 2, 3), (2, 2, 1, 40_000, 0),
+        (130, 1, 1, 0, 0), (1, 130, 1, 0, 0),  # 8 bits hold neither these tokens nor these heads
     ):  # fmt: skip
         whole = torch.randn(tokens, heads * (2 * half + padding) + gap)
         strides = whole.shape[1], 2 * half + padding, 1  # numbers may lie unused behind a head, and behind a token
         x = whole.as_strided((tokens, heads, 2 * half), strides)
         second = 40_001 if half == 1 else 6  # 40,001 * 100 ** 0 is exact, and neither a half nor a number of 16 bits
-        positions = torch.tensor([5, second, 2, 0][:tokens])
+        positions = torch.tensor(([5, second, 2, 0] * tokens)[:tokens])
         angles = positions[:, None, None] * 100.0 ** (-torch.arange(half).double() / half)
         left, right = x.double().split(half, 2)
         turned = [left * angles.cos() - right * angles.sin(), right * angles.cos() + left * angles.sin()]
