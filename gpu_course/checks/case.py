@@ -10,7 +10,7 @@ import re
 import traceback
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from gpu_course import fields
 from gpu_course.checks import counted, edges, sandbox
 from gpu_course.checks.comparison import difference, outline, shown, where_they_differ
 from gpu_course.checks.finding import Finding
+from gpu_course.checks.footprint import Footprint, Left, Returned, holds_a_graph, needs_no_graph
 from gpu_course.checks.panel import Panel, wrong_panel
 
 # A warning that names a line of ours as the caller's, and shows it below.
@@ -131,19 +132,25 @@ class Case:
         self._gave = "value"  # the type of what the last call returned
         self._words: set[str] = set()  # of all calls
         self._first: _First | None = None  # the first that can be made again
+        self.reference: Callable | None = None  # of the exercise
+        self.left: dict[str, Finding] = {}  # what calls left changed, wrong where nothing else is
+        self._returned = Returned(None, ())  # by the last call
 
     def call(
-        self, *args: Any, modifies: bool = False, draws: bool | None = None, called: str = "", **kwargs: Any
+        self, *args: Any, modifies: bool | str = False, draws: bool | None = None, called: str = "", **kwargs: Any
     ) -> Any:
-        """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs
-        (unless `modifies`), or leaves random state, default device or the like changed.
+        """Call the answer and return its value. Raises `WrongAnswer` if it raises, never ends, changes its inputs, or
+        leaves random state, default device or the like changed.
 
-        `called` are words for this call, where the arguments themselves say less.
+        `modifies` says what it may change: the aspects of a `Footprint`, in words, or True for all. `called` are words
+        for this call, where the arguments themselves say less.
         """
         self._made = called or _words(self.task.name, args, kwargs)
         return self._run(self.answer, self._made, args, kwargs, modifies, draws, keeps=True)
 
-    def use(self, made: Callable, *args: Any, modifies: bool = False, draws: bool | None = None, **kwargs: Any) -> Any:
+    def use(
+        self, made: Callable, *args: Any, modifies: bool | str = False, draws: bool | None = None, **kwargs: Any
+    ) -> Any:
         """Call what the answer made: a module, a method of it, a function that it returned; else as `call`.
 
         Messages say how it was made, or the words that it has under `__called__`.
@@ -176,16 +183,49 @@ class Case:
         got = self._run(
             self.answer, first.words, *copy.deepcopy((first.args, first.kwargs)), modifies=False, draws=None
         )
-        problem = difference(got, first.value, rtol=1e-4, atol=1e-6, copied=True)
         name = "gives something else when it is called a second time with the same"
         why = "what earlier calls left behind changes it: compute everything anew, and keep nothing between calls"
-        self._judge("second call", bool(problem), got, lambda: self._finding(name, why, first.value, got))
+        self._judge("second call", not _same(got, first.value), got, lambda: self._finding(name, why, first.value, got))
+        self._turned(first)
+
+    def _turned(self, first: _First) -> None:
+        """Call the answer with the same rows in reverse order; raises `WrongAnswer` where it gives what it gave before.
+
+        Only where the reference gives something else then.
+        """
+        if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((first.args, first.kwargs))):
+            return
+        turned = [tree_map_only(torch.Tensor, _turned, copy.deepcopy(given)) for given in (first.args, first.kwargs)]
+        try:
+            right = self.reference(*turned[0], **turned[1])  # pyright: ignore[reportOptionalCall]
+        except Exception:  # the order has a meaning
+            return
+        if _same(right, first.value):
+            return
+        got = self._outcome(self.answer, _words(self.task.name, *turned), *turned, draws=None).value
+        name = "gives what it gave for other numbers of the same shape"
+        why = "a result was kept from an earlier call: compute it anew from the numbers of this call"
+        self._judge("kept result", _same(got, first.value), got, lambda: self._finding(name, why, right, got))
+        self.note_left(self._returned.changes())
+
+    def leaves_nothing(self) -> None:
+        """Raise `WrongAnswer` for the first thing that a call left changed, after all else was found right."""
+        for label, finding in self.left.items():
+            self._judge(label, True, ..., lambda finding=finding: finding)
+
+    def note_left(self, left: Iterable[Left]) -> None:
+        """Note what a call, on another rank say, left changed: it is wrong where nothing else is."""
+        for name, label, why in left:
+            if label not in self.left:
+                self.left[label] = self._finding(name, why, ..., ..., counts_as=label)
 
     def _run(
-        self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool, draws: bool | None,
+        self, fn: Callable, words: str, args: tuple, kwargs: dict[str, Any], modifies: bool | str, draws: bool | None,
         *, keeps: bool = False,
     ) -> Any:  # fmt: skip
         before = None if modifies else _copied((args, kwargs))  # a copy would be alive during the call
+        footprint = Footprint(self.reference or fn if keeps else fn, args, kwargs)  # in the names that the text has
+        graphless = keeps and not inspect.isclass(fn) and needs_no_graph((args, kwargs))  # what was made has parameters
         outcome = self._outcome(fn, words, args, kwargs, draws)
         if outcome.error is not None:
             self._diagnose()
@@ -197,6 +237,11 @@ class Case:
             why = "the caller still needs it; build a new object instead"
             self.fail("modifies its input", why, counts_as="modifies its input")
         self._gave = _type_name(outcome.value)
+        self.note_left(footprint.left(modifies))
+        self.note_left(self._returned.changes())
+        if graphless:
+            self.note_left(holds_a_graph(outcome.value))
+        self._returned = Returned(None if self.task.simulated else outcome.value, (args, kwargs))
         if before is not None:
             edges.note("unchanged")
         repeats = keeps and before is not None and self._first is None and not (self.task.draws or self.task.simulated)
@@ -215,6 +260,7 @@ class Case:
         self._words.add(words)
         if self.device.type in ("cuda", "mps", "xpu"):
             load_libraries(self.device)
+        self._returned.keep()
         with counting.count() as counts:
             outcome = sandbox.call(fn, args, kwargs, limit_s=self.task.limit_s, device=self.device, draws=draws)
         self.counts = counts
@@ -332,14 +378,17 @@ class Case:
         expected: Any,
         *,
         what: str = "the result",
-        rtol: float = 1e-5,
-        atol: float = 1e-6,
+        rtol: float | None = None,
+        atol: float | None = None,
         why: str = "",
     ) -> None:
         """Raise `WrongAnswer` unless `got` equals `expected`: type, structure, shape, dtype, device and values.
 
-        `what` names what is compared, and `why` is a note on it: no reason, because the cause is not known.
+        `what` names what is compared, and `why` is a note on it: no reason, because the cause is not known. Without
+        `rtol` and `atol` both are those of float32, and of a tensor in float64 a tenth of a thousandth of them.
         """
+        exact = 1e-4 if isinstance(expected, torch.Tensor) and expected.dtype == torch.float64 else 1.0
+        rtol, atol = exact * 1e-5 if rtol is None else rtol, exact * 1e-6 if atol is None else atol
         problem = difference(got, expected, rtol=rtol, atol=atol, where=what)
 
         def shown_of() -> tuple[Any, Any]:
@@ -478,6 +527,15 @@ def _usual() -> bool:
 def _detached(value: Any) -> Any:
     """Return a copy of what is `_plain`, without its graph."""
     return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), value)
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    """Return a tensor with the rows of `x` in reverse order."""
+    return x.detach().flip(0).requires_grad_(x.requires_grad) if x.dim() and x.layout == torch.strided else x
+
+
+def _same(one: Any, other: Any) -> bool:
+    return not difference(one, other, rtol=1e-4, atol=1e-6, copied=True)
 
 
 def _copied(value: Any) -> Any:

@@ -82,6 +82,8 @@ def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: f
     imaginary = isinstance(expected, numbers.Real) and not isinstance(got, numbers.Real)
     if isinstance(got, bool) or imaginary or not (type(got) in (int, float, complex) or numpys):
         return f"{where} is of type {_named(got)}, expected {_named(expected)}"
+    if type(expected) is float and isinstance(got, np.floating) and not isinstance(got, float):
+        return f"{where} is NumPy's {_name(got)}, expected Python's float: wrap it in float(...)"
     try:
         exact = isinstance(expected, numbers.Integral)  # a count that is nearly right is wrong
         near = 0.0 if exact else atol + rtol * abs(cast(Any, expected))

@@ -274,7 +274,7 @@ class Exercise:
         case = Recording(self.task, answer, device, readers=True)
         self._doing = lambda: f"Now: {case.doing}" if case.doing else ""
         try:
-            finding = examined(self._check, case)
+            finding = examined(self._tried, case)
             if not case.calls:
                 raise RuntimeError("the check never called the answer")
         except (Busy, simgpu.Unavailable):  # what the check needs is not on this machine
@@ -288,16 +288,21 @@ class Exercise:
         if finding is None:
             return
         self._doing = lambda: "It is not right yet; now: is it a known mistake?"
-        known = recognised(self.mistakes, self._check, case, device)
+        known = recognised(self.mistakes, self._tried, case, device)
         raise WrongAnswer(self.task, finding if known is None else finding.named(known.name, known.why))
+
+    def _tried(self, case: Case) -> None:
+        """Run the check on a case that knows the reference."""
+        case.reference = self.reference
+        self._check(case)
 
     def _fails(self, device: torch.device) -> bool:
         """Return whether the check finds something wrong on `place` even where the answer is the reference."""
-        return any(note.wrong for note in recorded(self._check, self.task, self._right, device))
+        return any(note.wrong for note in recorded(self._tried, self.task, self._right, device))
 
     def recording(self, mistake: Mistake, device: torch.device) -> list[Note]:
         """Return all that the check finds of one of the mistakes on `device`: it goes on where it would fail."""
-        return recorded(self._check, self.task, mistake, device)
+        return recorded(self._tried, self.task, mistake, device)
 
     def _examine_shape(self, answer: Any) -> None:
         """Raise unless the answer is a function, or a class where the reference is one, that takes what it takes."""

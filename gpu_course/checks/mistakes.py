@@ -129,6 +129,7 @@ def _run(check: Callable[[Case], None], case: Recording) -> Exception | None:
             check(case)
             if not any(note.wrong for note in case.notes):
                 case.again()
+                case.leaves_nothing()
         except WrongAnswer:  # it cannot go on
             pass
         except Busy:

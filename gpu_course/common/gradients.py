@@ -55,7 +55,7 @@ def averaged(call: Callable, kinds: tuple[Callable[[], nn.Module], ...]) -> list
         model(torch.randn(5, 3)).square().mean().backward()
         lists = getattr(dist, "all_reduce_coalesced", None)  # deprecated: a newer torch may be without it
         with mock.patch.object(dist, "all_reduce_coalesced", mock.Mock(wraps=lists), create=True) as listed:
-            seen = watched(model, lambda model=model: call(model, modifies=True))
+            seen = watched(model, lambda model=model: call(model, modifies="gradients"))
         calls.append({**seen, "listed": listed.called})
     return calls
 

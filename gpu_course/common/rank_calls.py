@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_utils import counting
-from gpu_course.checks import difference, edges
+from gpu_course.checks import Footprint, Left, Returned, difference, edges, holds_a_graph, needs_no_graph
 from simgpu import composite
 
 
@@ -53,15 +53,19 @@ class Drawn:
 
 def on_rank(
     ready: object, program: Callable, answers: tuple[Callable, ...], args: tuple, recorded: bool
-) -> tuple[list[Any], Drawn | None]:
-    """Run the program of a check, which calls the answer, for each of `answers`; where asked, note what is drawn."""
-    call, results = _Caller(), []
+) -> tuple[list[Any], Drawn | None, list[list[Left]]]:
+    """Run the program of a check, which calls the answer, for each of `answers`; where asked, note what is drawn.
+
+    Returns what the program returned, what was drawn and what calls left changed.
+    """
+    call, results, left = _Caller(), [], []
     with edges.recording() if recorded else nullcontext() as seen:
         for answer in answers:
-            call.answer = answer
+            call.answer, call.left, call.returned = answer, [], Returned(None, ())
             call.meet()
             results.append(program(call, *args))
-    return results, Drawn(seen, call.sizes) if seen else None
+            left.append(call.left)
+    return results, Drawn(seen, call.sizes) if seen else None, left
 
 
 class _Caller:
@@ -70,6 +74,8 @@ class _Caller:
     def __init__(self) -> None:
         self.answer: Any = None
         self.group: Any = None
+        self.left: list[Left] = []
+        self.returned = Returned(None, ())
         self.called, self.works = False, _Works()
         self.sizes: list[list[tuple[int, ...]]] = []  # of the tensors of each call, where edges are recorded
 
@@ -79,18 +85,22 @@ class _Caller:
             self.group = self.group or dist.new_group()
             dist.barrier(self.group)
 
-    def __call__(self, *args: Any, modifies: bool = False) -> Call:
+    def __call__(self, *args: Any, modifies: bool | str = False) -> Call:
         self.meet()
         self.called = True
         if edges.watched():
             self._note(args, modifies)
         before = None if modifies else copy.deepcopy(args)
+        footprint, graphless = Footprint(self.answer, args, {}), needs_no_graph(args)
+        self.returned.keep()
         with counting.count() as counts, self.works.watched():
             value = tree_map(_arrived, self.answer(*args))
         modified = before is not None and bool(difference(args, before, copied=True))
+        self.left += [*footprint.left(modifies), *self.returned.changes(), *holds_a_graph(value if graphless else None)]
+        self.returned = Returned(value, args)
         return Call(value, modified, counts, self.works.started - len(self.works.asked), self.works.width)
 
-    def _note(self, args: tuple, modifies: bool) -> None:
+    def _note(self, args: tuple, modifies: bool | str) -> None:
         """Note the edges of a call."""
         edges.note_call(args, torch.device("cpu"))
         edges.note(*["other_input"] * bool(self.sizes), *["unchanged"] * (not modifies))

@@ -72,8 +72,11 @@ def on_ranks(
         failed = _outcome(*run) if answers is mistakes else _launched(*run)
     case.called(_NOISE.sub(lambda noise: f"{noise[1]}{noise[2]}" if noise[2] else "", printed.getvalue()))
     if isinstance(failed, list):
-        _note_edges([drawn for _, drawn in failed], nprocs)
-        return [found[answers.index(case.answer)] for found, _ in failed]
+        _note_edges([drawn for _, drawn, _ in failed], nprocs)
+        at = answers.index(case.answer)
+        for *_, left in failed:
+            case.note_left(left[at])
+        return [found[at] for found, *_ in failed]
     if answers is mistakes:  # their launch failed: the next wrong answer tries them again
         _outcome.cache_clear()
         raise Busy(f"the known mistakes of {case.task.name} could not be tried: {failed}")

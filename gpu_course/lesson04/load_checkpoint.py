@@ -88,7 +88,7 @@ def _keeps(case: Case, path: Path, model: nn.Module, state: dict[str, torch.Tens
     device = edges.supporting(case.device, model)
     before = state_of(model.to(device))
     model.to("cpu")
-    got = case.call(model, path, device, modifies=True)
+    got = case.call(model, path, device, modifies="numbers place")
     changed = left_changed(before, state_of(model))
     case.fail_if(changed, f"leaves the model in another state: {changed}", "only fill and move it")
     types = {name: value.dtype for name, value in model.state_dict().items()}
@@ -107,7 +107,7 @@ def _loads(case: Case, path: Path, device: torch.device, state: dict[str, torch.
         'the file names a device, unless you name another: map_location="cpu" or map_location=device',
     )
     model = _network()
-    got = case.call(model, path, device, modifies=True)
+    got = case.call(model, path, device, modifies="numbers place")
     case.fail_if(
         isinstance(got, nn.Module) and got is not model and type(got) is type(model),
         "fills another model",

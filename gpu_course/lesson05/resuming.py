@@ -36,7 +36,7 @@ class _SavedRun:
         self.device, self.model = case.device, Classifier(dropout=0.5, norm=True).to(case.device)
         self.optimizer = _AdamW(self.model.parameters(), lr=0.05)
         self.scheduler = _StepLR(self.optimizer, step_size=2, gamma=0.5)
-        self.progress = case.call(self.model, self.optimizer, self.scheduler, modifies=True)
+        self.progress = case.call(self.model, self.optimizer, self.scheduler, modifies="nothing")
         for method in ("state_dict", "load_state_dict"):
             case.fail_if(not callable(getattr(self.progress, method, None)), f"has no method {method}")
 

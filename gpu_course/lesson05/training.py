@@ -160,7 +160,7 @@ class Training:
                 if hasattr(owner, "synchronize"):
                     noting = _after(lambda: waits.append("synchronize"), owner.synchronize)
                     patches.enter_context(mock.patch.object(owner, "synchronize", noting))
-            got = case.call(self.model, self.optimizer, *args, modifies=True)
+            got = case.call(self.model, self.optimizer, *args, modifies="training")
         return got, len(waits) + case.counts.host_reads + case.counts.copies_d2h
 
     def expected(
@@ -266,7 +266,7 @@ def follows(case: Case, model: nn.Module, exercise: Exercise, *args: Any, tolera
     optimizer = optimizer_of(model)
     twins, before = copy.deepcopy((model, optimizer)), state_of(model)
     again = [copy.copy(given) if isinstance(given, Iterator) else given for given in args]  # it can be read once
-    expected, got = exercise.reference(*twins, *again), case.call(model, optimizer, *args, modifies=True)
+    expected, got = exercise.reference(*twins, *again), case.call(model, optimizer, *args, modifies="training")
     unchanged(case, before, model, "train its parameters, and leave all else as the caller had it")
     rtol, atol = (1e-9, 1e-12) if next(model.parameters()).dtype == torch.float64 else (tolerance, tolerance)
     why = "the step of its own optimizer, whichever parameters it has"

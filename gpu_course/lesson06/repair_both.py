@@ -70,7 +70,7 @@ def _(case: Case) -> None:
         read.append((len(run.steps), simgpu.idle()))
         return simgpu.clock_ms()
 
-    run.do(lambda *given: case.call(*given, clock, torch.get_device_module("sim").synchronize, modifies=True))
+    run.do(lambda *given: case.call(*given, clock, torch.get_device_module("sim").synchronize, modifies="training"))
     compare(case, 6, run)
     steps = len(run.steps)
     case.fail_if(len(read) < 2, "does not read the clock twice", f"it reads it {len(read)} time(s)")

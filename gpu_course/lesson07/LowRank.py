@@ -71,7 +71,7 @@ def _(case: Case) -> None:
     ):
         linear = nn.Linear(inputs, outputs, bias=bias).to(case.device, dtype)
         before = [one.detach().clone() for one in linear.parameters()]
-        layer = case.call(linear, rank, modifies=True)
+        layer = case.call(linear, rank, modifies="requires_grad")
         _has_its_parts(case, layer, linear, rank)
         if dtype == torch.float16:
             continue
@@ -91,7 +91,7 @@ def _(case: Case) -> None:
             "`down` is the same number everywhere",
             "its rows would get the same gradients and stay alike: random numbers tell them apart",
         )
-        another = case.call(copy.deepcopy(linear).requires_grad_(), rank, modifies=True)
+        another = case.call(copy.deepcopy(linear).requires_grad_(), rank, modifies="requires_grad")
         case.fail_if(
             inputs > 2 and torch.equal(layer.down, another.down),
             "`down` is the same in each layer",

@@ -140,7 +140,7 @@ def _(case: Case) -> None:
     case.fail_if(not isinstance(error, RuntimeError), "catches an error of what gives the batches", why)
     for batches in (2 * good, 2 * (good[:1] + bad)):  # twice, since a name may hold the batch before
         probes = [_Batches(floor, batches), _Batches(floor, 2 * batches)]
-        few, many = (spend(floor, partial(case.call, model, one, case.device, modifies=True)) for one in probes)
+        few, many = (spend(floor, partial(case.call, model, one, case.device, modifies="nothing")) for one in probes)
         products = sum(len(x) for x, _ in batches if x.shape[1] == 64) * 2 * 64 * 256  # of the first layer
         case.fail_if(
             few.flops < products, "computes on the CPU what belongs on the device", "the model is on the device"
@@ -165,7 +165,7 @@ def _evaluated(case: Case, floor: Floor, model: nn.Module, batches: list) -> Non
                 losses.append(F.cross_entropy(model(x.to(case.device)), y.to(case.device)).item())
         except RuntimeError as error:
             messages.append(str(error))
-    got = case.call(model, probe, case.device, modifies=True)
+    got = case.call(model, probe, case.device, modifies="nothing")
     case.fail_if(model.moved, "moves or casts the model", "it is where it belongs, and the caller goes on with it")
     size, leaks = plots.bytes_text(probe.grown_bytes), probe.grown_bytes > _NEEDED
     why = "they may come from a generator, which gives them once"

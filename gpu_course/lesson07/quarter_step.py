@@ -83,7 +83,7 @@ def _(case: Case) -> None:
         steps.clear()
         model.checkpointing = number == 0
         model.again.clear()
-        state, call = state_of(model), functools.partial(case.call, model, optimizer, *batch, modifies=True)
+        state, call = state_of(model), functools.partial(case.call, model, optimizer, *batch, modifies="training")
         spent.append(spend(floor, call))
         moved_bytes += case.counts.bytes_d2h
         changed = any(not torch.equal(now.cpu(), before) for now, before in zip(batch, copies, strict=True))

@@ -106,7 +106,7 @@ def _accumulated(call: Callable, count: int) -> dict[str, Any]:
         parameter.grad = torch.ones_like(parameter)  # left over from the step before
     given = micro_batches(dist.get_rank(), count)
     micro = list(given)
-    state = watched(model.module, lambda: call(model, given, loss_of(count), modifies=True))
+    state = watched(model.module, lambda: call(model, given, loss_of(count), modifies="gradients"))
     left = {
         "the list of micro-batches changed": list(map(id, given)) != list(map(id, micro)),
         "the synchronisation switched off": not model.require_backward_grad_sync,
@@ -165,12 +165,12 @@ def trained(call: Callable) -> dict[str, Any]:
         tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder,
         mock.patch.object(torch, "save", wraps=torch.save) as saves,
     ):
-        done = call(model, points, Path(folder) / "model.pt", EPOCHS, modifies=True)
+        done = call(model, points, Path(folder) / "model.pt", EPOCHS, modifies="training")
         files = {file.name: file.read_bytes() if file.is_file() else b"" for file in Path(folder).iterdir()}
     storages = torch.UntypedStorage, torch.TypedStorage  # pickle saves them one by one
     times = sum(not isinstance(call.args[:1] and call.args[0], storages) for call in saves.call_args_list)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        once = call(start(dist.get_rank()), Points(), Path(folder) / "model.pt", 1, modifies=True).value
+        once = call(start(dist.get_rank()), Points(), Path(folder) / "model.pt", 1, modifies="training").value
     return {
         "call": done, "once": once, "state": dict(model.state_dict()), "asked": points.asked, "saves": times,
         "files": files,

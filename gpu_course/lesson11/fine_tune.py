@@ -82,7 +82,7 @@ def _(case: Case) -> None:
 
     hook = register_optimizer_step_pre_hook(note)
     try:
-        got = case.call(model, head, batches, case.device, modifies=True)
+        got = case.call(model, head, batches, case.device, modifies="training place mode requires_grad")
     finally:
         hook.remove()
     if torch.equal(head.weight.detach().cpu(), weight):

@@ -85,7 +85,7 @@ def _(case: Case) -> None:
         case.device = device
         model, right, (batches, held_out) = regression(), regression(), noisy(signs)
         passes, seen, states = Passes(model), [], []
-        got = case.call(model, batches, held_out, device, modifies=True)
+        got = case.call(model, batches, held_out, device, modifies="training place mode")
         for batch in batches:
             stepped(right.train(), [batch], lambda net, one: F.mse_loss(net(one[0]), one[1]), 0.3)
             states.append(copy.deepcopy(right.state_dict()))

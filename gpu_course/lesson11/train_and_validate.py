@@ -78,7 +78,7 @@ def _(case: Case) -> None:
     batches, held_out, passes = points(3, seed=6), points(8, seed=7), Passes(model)
     backwards = []
     model[-1].bias.register_post_accumulate_grad_hook(backwards.append)
-    spent = spend(floor, lambda: case.call(model, batches, held_out, case.device, modifies=True))
+    spent = spend(floor, lambda: case.call(model, batches, held_out, case.device, modifies="training place mode"))
     passes.check(case, rows=11 * 128)
     stepped(right, batches, lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]), 0.1)
     with torch.no_grad():
@@ -97,7 +97,7 @@ def _(case: Case) -> None:
         floor,
         spent,
         BUDGET_BYTES,
-        lambda: case.call(classifier(), batches, held_out, case.device, modifies=True),
+        lambda: case.call(classifier(), batches, held_out, case.device, modifies="training place mode"),
         "a list of losses keeps their graphs, and these the activations of each batch",
     )
     trained(case, model, right)

@@ -92,7 +92,7 @@ def _(case: Case) -> None:
         output, memory["state"] = net(piece[0], memory.get("state"))[0], after
         return F.mse_loss(output, piece[1])
 
-    got = case.call(model, pieces, case.device, modifies=True)
+    got = case.call(model, pieces, case.device, modifies="training place")
     passes.check(case, rows=8)
     case.equal(
         got, stepped(right, pieces, loss_of, 0.2), rtol=1e-3, why="expected is the loss of each piece, before its step"

@@ -59,7 +59,7 @@ def _(case: Case) -> None:
         optimizer, its = kind(_groups(model)), kind(_groups(twin))
         for parameter in model.parameters():  # gradients left from before do not count
             parameter.grad = torch.ones_like(parameter)
-        got = case.call(model, optimizer, windows.to(device), modifies=True)
+        got = case.call(model, optimizer, windows.to(device), modifies="training")
         counts = case.counts
         # the model is in training mode, and stays so
         case.fail_if(not all(model.modes), "trains in evaluation mode", "the model came in training mode")

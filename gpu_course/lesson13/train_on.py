@@ -82,7 +82,7 @@ def _(case: Case) -> None:
         copies = 2 * len(sizes) + sum(tensor is not None for tensor in moved)
         why = "this is the mean loss of the steps"
         why += "; the parameters had gradients, which the program clears before each step" if trained_before else ""
-        got = case.call(model, batches, case.device, modifies=True)
+        got = case.call(model, batches, case.device, modifies="training place")
         counts = case.counts
         placed = {parameter.device for parameter in model.parameters()}
         case.fail_if(

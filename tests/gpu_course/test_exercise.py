@@ -546,6 +546,66 @@ def test_an_answer_that_gives_something_else_at_a_second_call_is_wrong(double):
     assert "expected: tensor([2., 2.]" in message and "got:      tensor([4., 4.]" in message
 
 
+@exercise(lesson="99", title="Step", minutes=1, difficulty=1, hints=("first", "second"))
+def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: list, device: torch.device) -> None:
+    """Train `model` on each batch."""
+    for x in batches:
+        optimizer.zero_grad()
+        model(x.to(device)).square().mean().backward()
+        optimizer.step()
+
+
+@step.checks
+def _(case: Case) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).to(case.device)
+    case.call(model, torch.optim.SGD(model.parameters(), momentum=0.9), [torch.randn(3, 2)], case.device,
+              modifies="training")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("also", "message"),
+    [
+        (lambda model, optimizer, batches: model.eval(), "leaves `model` in evaluation mode"),
+        (lambda model, optimizer, batches: model[1].eval(), "leaves `model.1` in evaluation mode"),
+        (lambda model, optimizer, batches: model[0].requires_grad_(False), "`model.0.weight` with requires_grad=False"),
+        (lambda model, optimizer, batches: model.register_forward_hook(print), "leaves a hook on `model`"),
+        (lambda model, optimizer, batches: model.half(), "leaves `model.0.weight` in torch.float16"),
+        (lambda model, optimizer, batches: optimizer.state.clear(), "leaves `optimizer` without its state"),
+        (
+            lambda model, optimizer, batches: setitem(optimizer.param_groups[0], "lr", 9),
+            "changes lr of `optimizer` to 9",
+        ),
+        (lambda model, optimizer, batches: batches.clear(), "modifies `batches`"),
+        (lambda model, optimizer, batches: batches[0].add_(1), "modifies `batches[0]`"),
+    ],
+)
+def test_what_a_right_answer_leaves_changed_beside_what_it_may_change_is_named(also, message):
+    step.examine(step.reference, PLACES)
+
+    def answer(*given):
+        step.reference(*given)
+        also(*given[:3])
+
+    assert message in refuse(step, answer)
+
+
+_kept = {}
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda x, device: (2 * x.to(device)).requires_grad_(), "returns a tensor that requires gradients"),
+        (lambda x, device: _kept.setdefault(device, 2 * x.to(device)), "for other numbers of the same shape"),
+        (lambda x, device: torch.mul(x.to(device), 2, out=_kept.setdefault(str(device), torch.empty(2, device=device))),
+         "changes what it returned in an earlier call"),
+    ],
+)  # fmt: skip
+def test_a_result_with_a_graph_and_one_that_is_kept_from_call_to_call_are_wrong(double, answer, message):
+    _kept.clear()
+    assert message in refuse(double, answer)
+
+
 @pytest.mark.parametrize("packed", [lambda x: x, lambda x: {"weight": x}, lambda x: [x, 3]])
 def test_large_tensors_that_would_be_shown_alike_are_not_shown(double, packed):
     @double.checks
@@ -835,6 +895,7 @@ class Lying(torch.Tensor):
     (10**400, 1.5, "expected 1.5"),
     (True, 1, "type bool"),
     (1.5 + 0j, 1.5, "type complex, expected float"),
+    (np.float32(1), 1.0, "is NumPy's float32, expected Python's float: wrap it in float(...)"),
     (np.complex64(1), 1.0, "type NumPy's complex64, expected float"),
     (np.True_, True, "is NumPy's bool_, expected Python's bool: wrap it in bool(...)"),
     (np.True_, False, "True_, expected False" if np.__version__ >= "2" else "True, expected False"),
@@ -906,7 +967,7 @@ def test_equal_values_do_not_differ_and_what_cannot_be_compared_is_a_fault_of_th
     assert difference([float("inf")], [float("inf")]) == "" != difference([1.0], [float("inf")], rtol=1e-3)
     assert "nan or inf among them" in difference(torch.full((13,), torch.nan), torch.zeros(13))
     assert difference({"b": 2, "a": 1}, {"a": 1, "b": 2}) == ""
-    for got, expected in [(np.float32(1), 1.0), (np.float64(1), 1.0), (np.int64(1), 1), (1, 1.0)]:
+    for got, expected in [(np.float64(1), 1.0), (np.int64(1), 1), (1, 1.0)]:
         assert difference(got, expected) == ""
     assert difference(torch.Size([1, 2]), (1, 2)) == difference(Counter(a=1), {"a": 1}) == ""
     with pytest.raises(TypeError, match="compare by identity"):

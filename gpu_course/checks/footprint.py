@@ -1,0 +1,221 @@
+"""Footprint of a call: what it leaves changed of its arguments, and of what an earlier call returned.
+
+Numbers are compared in tensors of at most 10,000 elements. Neither the clock nor the memory of a simulated GPU notices.
+"""
+
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+import simgpu
+from gpu_course.checks.comparison import difference
+
+__all__ = ["Footprint", "Left", "Returned", "holds_a_graph", "needs_no_graph"]
+
+_TRAINING = "numbers gradients state"  # what training a model changes
+_CHOSEN = "the caller has chosen it, and goes on with it"
+_MOST = 10_000  # elements of a tensor whose numbers are compared
+_WHY = {
+    "numbers": "it is not to be changed here",
+    "gradients": "the caller may still need them",
+    "state": "momentum and averages are gone: the next step begins as the first one did",
+    "settings": _CHOSEN,
+    "mode": _CHOSEN,
+    "requires_grad": "the caller has chosen what is trained",
+    "hooks": "it runs in each later call",
+    "place": _CHOSEN,
+    "dtype": _CHOSEN,
+    "input": "the caller still needs it; build a new object instead",
+}  # by aspect
+
+Left = tuple[str, str, str]  # what a call left changed, in words with names and without, and why that matters
+
+
+class Footprint:
+    """What arguments are before a call, so that `left` can say what the call changed of them."""
+
+    def __init__(self, function: Callable, args: tuple, kwargs: dict[str, Any]) -> None:
+        self._named = _named(function, args, kwargs)
+        self._before = self._read()
+
+    def left(self, allowed: str | bool) -> Iterator[Left]:
+        """Yield what differs now. `allowed` to differ are all aspects (True), or some in words: "training", "mode"."""
+        if allowed is True:
+            return
+        may, now = (allowed or "").replace("training", _TRAINING).split(), self._read()
+        for (aspect, name), was in self._before.items():
+            value = now.get((aspect, name), was)
+            if aspect not in may and _differ(value, was):
+                yield (*_words(aspect, name, value), _WHY[aspect])
+        yield from self._without_state(now)
+
+    def _read(self) -> dict[tuple[str, str], Any]:
+        return {(aspect, name): value for who, one in self._named for aspect, name, value in _aspects(who, one)}
+
+    def _without_state(self, now: dict[tuple[str, str], Any]) -> Iterator[Left]:
+        """Yield an optimizer that keeps averages of gradients, has moved its parameters and has nothing of the kind."""
+        moved = any(aspect == "numbers" and _differ(now.get((aspect, name), was), was)
+                    for (aspect, name), was in self._before.items())  # fmt: skip
+        for who, one in self._named:
+            averages = isinstance(one, torch.optim.Optimizer) and any(
+                group.get("momentum") or "betas" in group for group in one.param_groups
+            )
+            if moved and averages and not any(one.state.values()):
+                text = "leaves the optimizer without its state"
+                yield text.replace("the optimizer", f"`{who}`"), text, _WHY["state"]
+
+
+def _named(function: Callable, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Return the arguments by the names of parameters."""
+    try:
+        bound = inspect.signature(function).bind(*args, **kwargs).arguments
+    except (TypeError, ValueError):
+        bound = {f"argument {number}": value for number, value in enumerate((*args, *kwargs.values()), start=1)}
+    return list(bound.items())
+
+
+def _aspects(who: str, value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yield aspect, name and value of what a call could change."""
+    if isinstance(value, nn.Module):
+        yield from _of_module(who, value)
+    elif isinstance(value, torch.optim.Optimizer):
+        for group in value.param_groups:
+            for key, chosen in group.items():
+                if isinstance(chosen, int | float):
+                    yield "settings", f"{who}: {key}", chosen
+    elif isinstance(value, torch.Tensor):
+        yield "input", who, _numbers(value)
+        yield "requires_grad", who, value.requires_grad
+    elif isinstance(value, list | tuple | dict):
+        inside = list(value.values()) if isinstance(value, dict) else list(value)
+        yield "input", f"{who}: entries", [*map(id, inside)]
+        for number, one in enumerate(inside):
+            yield from _aspects(f"{who}[{number}]", one)
+
+
+def _of_module(who: str, model: nn.Module) -> Iterator[tuple[str, str, Any]]:
+    for path, module in model.named_modules():
+        name = f"{who}.{path}".rstrip(".")
+        yield "mode", name, module.training
+        for key, hooks in vars(module).items():
+            if "hooks" in key and isinstance(hooks, dict):
+                yield "hooks", f"{name}: {key}", len(hooks)
+    for path, one in (*model.named_parameters(), *model.named_buffers()):
+        name = f"{who}.{path}"
+        yield "numbers", name, _numbers(one)
+        yield "place", name, one.device
+        yield "dtype", name, one.dtype
+        if isinstance(one, nn.Parameter):
+            yield "requires_grad", name, one.requires_grad
+            yield "gradients", name, None if one.grad is None else _numbers(one.grad)
+
+
+def _numbers(x: torch.Tensor) -> Any:
+    """Return a copy of small tensors, of others `...`."""
+    inner = simgpu.values_of(x)
+    usual = type(inner) in (torch.Tensor, nn.Parameter) and not inner.is_meta and inner.layout == torch.strided
+    return inner.detach().cpu().clone() if usual and inner.numel() <= _MOST else ...
+
+
+def _differ(now: Any, was: Any) -> bool:
+    if isinstance(now, torch.Tensor) and isinstance(was, torch.Tensor):
+        return bool(difference(now, was.to(now.dtype))) and now.shape == was.shape  # "dtype" tells of another dtype
+    return now is not ... and was is not ... and (type(now) is not type(was) or now != was)
+
+
+def _words(aspect: str, name: str, value: Any) -> tuple[str, str]:
+    who, _, detail = name.partition(": ")
+    match aspect:
+        case "mode":
+            how = f"in {'training' if value else 'evaluation'} mode"
+            return f"leaves `{who}` {how}", f"leaves a model {how}"
+        case "requires_grad":
+            return f"leaves `{who}` with requires_grad={value}", "leaves requires_grad changed"
+        case "hooks":
+            return f"leaves a hook on `{who}`", "leaves a hook on a model"
+        case "place":
+            return f"leaves `{who}` on {value}", "leaves a model on another device"
+        case "dtype":
+            return f"leaves `{who}` in {value}", "leaves a model in another dtype"
+        case "settings":
+            return f"changes {detail} of `{who}` to {value:g}", f"changes {detail} of an optimizer"
+        case "gradients":
+            return f"changes the gradient of `{who}`", "changes gradients"
+        case "numbers":
+            return f"changes `{who}`", "changes a model"
+    return f"modifies `{who}`", "modifies its input"
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+class Returned:
+    """What a call returned, kept until the next one, which may not write over it."""
+
+    def __init__(self, value: Any, given: Any) -> None:
+        leaves = tree_leaves(value)
+        kept = all(_numbers(leaf) is not ... for leaf in leaves if isinstance(leaf, torch.Tensor))
+        if kept and any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):  # without its graph
+            value = tree_map_only(torch.Tensor, lambda tensor: simgpu.values_of(tensor).detach(), value)
+        self._value = value if kept and not set(_storages(value)) & set(_storages(given)) else None
+        self._before: Any = None
+
+    def keep(self) -> None:
+        """Copy it as it is now, before the next call."""
+        self._before = _copied(self._value)
+
+    def changes(self) -> Iterator[Left]:
+        """Yield that the call since then has changed it, if it has."""
+        if self._before is not None and difference(_copied(self._value), self._before, copied=True):
+            text = "changes what it returned in an earlier call"
+            yield text, text, "whoever kept that result now has other numbers: return a new object each time"
+
+
+def _copied(value: Any) -> Any:
+    """Return a copy of what a call returned, tensors on the CPU; None where it holds anything else than values."""
+    if isinstance(value, torch.Tensor):
+        return _numbers(value)
+    if type(value) in (list, tuple):
+        return [_copied(one) for one in value]
+    if type(value) is dict:
+        return {key: _copied(one) for key, one in value.items()}
+    return set(value) if type(value) is set else value if isinstance(value, int | float | str) else None
+
+
+def needs_no_graph(given: Any) -> bool:
+    """Return whether nothing among the arguments of a call can require gradients, so that its result may not either."""
+    return torch.is_grad_enabled() and not any(map(_may_have_graph, tree_leaves(given)))
+
+
+def holds_a_graph(value: Any) -> Iterator[Left]:
+    """Yield that a result requires gradients, if a tensor in it does."""
+    if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(value)):
+        text = "returns a tensor that requires gradients"
+        yield text, text, "nothing that it was handed does: whatever is computed from it would be recorded"
+
+
+_WITH_GRAPHS = torch.Tensor, nn.Module, torch.optim.Optimizer
+
+
+def _may_have_graph(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.requires_grad
+    if isinstance(value, types.FunctionType):
+        held = [cell.cell_contents for cell in value.__closure__ or ()]
+        return any(isinstance(one, _WITH_GRAPHS) and _may_have_graph(one) for one in held)
+    plain = (int, float, complex, str, bytes, torch.device, torch.dtype, type(None), types.BuiltinFunctionType)
+    return not isinstance(value, plain)
+
+
+def _storages(value: Any) -> Iterator[int]:
+    """Yield where the numbers of tensors and modules are in memory."""
+    for leaf in tree_leaves(value):
+        tensors = [*leaf.parameters(), *leaf.buffers()] if isinstance(leaf, nn.Module) else [leaf]
+        for tensor in map(simgpu.values_of, tensors):
+            if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided:
+                yield tensor.untyped_storage().data_ptr()
