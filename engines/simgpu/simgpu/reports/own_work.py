@@ -19,7 +19,6 @@ from simgpu.clock.lines import Part, Row, rows
 from simgpu.ground import places
 
 EVERY_S = 0.002
-_LONG_S = 3 * EVERY_S  # without a look: something has kept Python busy that lets nobody else run
 _OURS = str(Path(simgpu.__file__).parent)
 _TORCH = str(Path(torch.__file__).parent)
 _WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of whatever a module does
@@ -58,14 +57,14 @@ class OwnWork:
         return time.perf_counter() if self._clock is None else time.clock_gettime(self._clock)
 
     def _look(self) -> None:
-        then_s, before = self._now_s(), -1
+        """Count the time between two looks at the same work: between others the GPU's may have been simulated."""
+        then_s, before, was_own = self._now_s(), -1, False
         while not self._ended.wait(EVERY_S):
             now_s, asked = self._now_s(), self._asked()
-            took_s, same = now_s - then_s, asked == before
-            then_s, before = now_s, asked
-            line = _own_line(_stack(self._thread)) if same or took_s > _LONG_S else ""
-            if line:
-                self._steps[-1][line] += took_s if same else took_s - EVERY_S
+            line = _own_line(_stack(self._thread)) if asked == before else ""
+            if line and was_own:
+                self._steps[-1][line] += now_s - then_s
+            then_s, before, was_own = now_s, asked, bool(line)
 
 
 def _stack(thread: int) -> list[tuple[CodeType, int]]:
