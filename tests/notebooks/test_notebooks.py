@@ -29,7 +29,7 @@ EVENING, MAX_EVENING_MINUTES, MAX_EVENING_CELLS, FIRST_STEP_MINUTES = "00b", 100
 NETWORK = re.compile(
     r"https?://|\b(urllib|requests|httpx|socket)\b|torch\.hub|from_pretrained|download\s*=\s*True|fetch_\w+\("
 )
-FIXED_PORT = re.compile(r"MASTER_PORT\W+\d|tcp://[\w.]+:[1-9]|\bport\s*=\s*[1-9]|--master.port[= ][1-9]")
+FIXED_PORT = re.compile(r"MASTER_PORT\W+[1-9]|tcp://[\w.]+:[1-9]|\bport\s*=\s*[1-9]|--master.port[= ][1-9]")
 TIMERS = re.compile(  # the names, called or not: `clock = time.perf_counter` makes another; `Timer(…).timeit(…)` waits
     r"\btime\.(time|monotonic)(_ns)?\b|\b(perf_counter|process_time|thread_time)(_ns)?\b|\bdefault_timer\b"
     r"|(?<![.\w])timeit\b|%%?time\b|\bimport (.*, *)?time as\b|\bfrom time import (?!sleep\s*$)",
