@@ -52,7 +52,7 @@ adamw.exempt(
 @adamw.checks
 def _(case: Case) -> None:
     betas, options = (0.8, 0.9), {"lr": 0.1, "eps": 0.05, "weight_decay": 0.3}
-    for n, block, step in ((5, 8, 1), (37, 16, 3)):
+    for n, block, step in ((5, 8, 1), (37, 16, 3), (1050, 8, 1)):  # 132 programs: more than 8 bits count
         weights = torch.randn(n).double().requires_grad_()
         optimizer = torch.optim.AdamW([weights], betas=betas, **options)
         after = _state(optimizer, weights)
