@@ -14,12 +14,11 @@ from types import CodeType
 
 import torch
 
-import simgpu
 from simgpu.clock.lines import Part, Row, rows
 from simgpu.ground import places
 
 EVERY_S = 0.002
-_OURS = str(Path(simgpu.__file__).parent)
+_OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 _WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of whatever a module does
 _ELSEWHERE = tuple(
