@@ -7,6 +7,7 @@ import importlib
 import importlib.metadata
 import inspect
 import numbers
+import operator
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,7 @@ from kernelcheck.triton.blocks import TYPES, DType
 
 __all__ = ["VERSION", "constants", "dtype_of", "final_ir", "python_function", "why_not"]
 
+_ANNOTATED = operator.attrgetter("_annotated_function")  # of a kernel: its function and what its parameters are
 VERSION = "1.7"  # of cuda-tile: another one may write its IR in another way
 _NAMES = {"bool_": "int1", "float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5", "tfloat32": "float32"}
 
@@ -47,12 +49,12 @@ def python_function(kernel: Any) -> Any:
     """Return the function under @ct.kernel."""
     if not hasattr(kernel, "_annotated_function"):
         raise TypeError(f"a kernel is a function under @ct.kernel, and this is a {type(kernel).__name__}")
-    return kernel._annotated_function.pyfunc
+    return _ANNOTATED(kernel).pyfunc
 
 
 def constants(kernel: Any) -> list[bool]:
     """Return for each parameter whether it is a ct.Constant, which the IR has no parameter for."""
-    return [bool(getattr(one, "constant", False)) for one in kernel._annotated_function.parameter_annotations]
+    return [bool(getattr(one, "constant", False)) for one in _ANNOTATED(kernel).parameter_annotations]
 
 
 def dtype_of(kind: Any) -> DType:
@@ -91,7 +93,7 @@ def final_ir(kernel: Any, named: dict[str, Any]) -> Any:
     signature = signatures.KernelSignature(constraints, signatures.CallingConvention.cutile_python_v1())
     options = {"sm_arch": "sm_100", "bytecode_version": version, "return_final_ir": True, "return_cubin": False}
     try:
-        return compiler.compile_tile(kernel._annotated_function, [signature], **options).final_ir[0]
+        return compiler.compile_tile(_ANNOTATED(kernel), [signature], **options).final_ir[0]
     except language.TileError as error:
         raise _refusal(error, function) from None
 
