@@ -215,7 +215,10 @@ def _may_have_graph(value: Any) -> bool:
 def _storages(value: Any) -> Iterator[int]:
     """Yield where the numbers of tensors and modules are in memory."""
     for leaf in tree_leaves(value):
-        tensors = [*leaf.parameters(), *leaf.buffers()] if isinstance(leaf, nn.Module) else [leaf]
+        made = isinstance(leaf, nn.Module) and "_parameters" in vars(
+            leaf
+        )  # by super().__init__(), which may be missing
+        tensors = [*leaf.parameters(), *leaf.buffers()] if made else [leaf]
         for tensor in map(simgpu.values_of, tensors):
             if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided:
                 yield tensor.untyped_storage().data_ptr()
