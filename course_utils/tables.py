@@ -1,4 +1,4 @@
-"""How do rows of cells become a table, in plain text and in HTML?"""
+"""Tables of rows and cells, in plain text and in HTML."""
 
 import html
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +21,7 @@ def to_html(
     named: bool = False,
     attributes: Mapping[int, str] | None = None,
 ) -> str:
-    """Return an HTML table; what cells, `head` and `caption` hold is escaped.
+    """Return an HTML table; cells, `head` and `caption` are escaped.
 
     Where `named` is true the first cell of each row is its name. `attributes` of cells, such as a style, are given by
     the place of their column; those of the head are left alone.
@@ -43,7 +43,7 @@ def to_html(
 
 
 class Table:
-    """What shows itself as a table: it has `head`, `cells()`, `caption()` and the columns that end at the `right`."""
+    """Base of results shown as tables, with `head`, `cells()`, `caption()` and right-aligned columns `right`."""
 
     head: Sequence[str]
     cells: Callable[[], list[list[str]]]
