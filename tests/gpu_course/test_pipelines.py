@@ -3,17 +3,11 @@
 import itertools
 import re
 
-import nbformat
 import pytest
 import torch
-import torch.distributed as dist
 
-import simgpu
 from gpu_course.lesson10 import samples
 from gpu_course.lesson10.pipelines import Schedule, ScheduleError, gpipe, one_f_one_b
-from ranklaunch import rank_device
-from tests.simgpu import strategies
-from tools import notebooks
 
 SIZES = [(p, m) for p, m in itertools.product((1, 2, 3, 4, 8), (1, 2, 4, 8, 24)) if m < p or m % p == 0]
 REVERSED = "F0 F1 F2 B2 B1 B0\n" * 3
@@ -81,35 +75,6 @@ def test_a_picture_has_a_row_for_each_rank_and_what_it_holds():
     with pytest.raises(ValueError, match="at most 4, or a multiple of it, not 6"):
         one_f_one_b(4, 6, each=2)
     assert Schedule(one_f_one_b(4, 6)).held == [4, 3, 2, 1]
-
-
-# ---- on ranks: the executor stands in the lesson
-
-
-def executor():
-    """Return `run_line` as lesson 10 has it."""
-    (path,) = notebooks.ROOT.glob("notebooks/10_*.ipynb")
-    cells = {cell.id: cell.source for cell in nbformat.read(path, as_version=4).cells}
-    source = cells["executor"] + "\n\n\n" + cells["executor-line"]
-    names = {"torch": torch, "dist": dist, "rank_device": rank_device, "WIDTH": 0, "__name__": "__main__"}
-    exec(source, names)
-    return names["run_line"]
-
-
-@pytest.mark.parametrize("text", [
-    pytest.param(gpipe(3, 3), id="GPipe", marks=pytest.mark.slow), pytest.param(one_f_one_b(3, 3), id="1F1B"),
-    pytest.param(REVERSED, id="reversed"),
-])  # fmt: skip
-def test_a_schedule_on_ranks_trains_as_one_process(text):
-    assert Schedule(text).micro == 3
-    expected = strategies.tied_stages_alone()
-    found = simgpu.launch(strategies.tied_stages_on_ranks, executor(), text, nprocs=3, cluster=simgpu.Cluster())
-    assert [one.keys() for one in found] == [one.keys() for one in expected]
-    for got, wanted in zip(found, expected, strict=True):
-        for name, value in wanted.items():
-            assert (got[name] is None) == (value is None), name
-            if value is not None:
-                torch.testing.assert_close(got[name], value, rtol=1e-4, atol=1e-6)
 
 
 def test_tensors_are_close_up_to_the_rounding_of_their_largest_number():

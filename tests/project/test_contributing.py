@@ -97,6 +97,7 @@ def test_each_command_that_the_guides_show_is_there_with_its_options():
 
 UNTRIED = {  # commands that no test runs, and why
     "benchmarks/cluster.py": "it stores what it measures",
+    "benchmarks/memory.py": "it forecasts 143 programs, which takes minutes",
     "tests/notebooks/on_face.py": "it takes a minute for each lesson; test_cuda_branches.py looks at what it reads",
     "tools/wheels.py": "it needs the network; test_repository.py tries its checks, the workflow of releases all of it",
 }
@@ -148,8 +149,10 @@ def written(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """Return what `#…` may name in a page: its headings, as GitHub and Sphinx write them."""
+    """Return what `#…` may name in a page: its headings, as GitHub, Sphinx or Jupyter write them."""
     headings = re.findall(r"^#+ (.+)$", written(path), re.MULTILINE)
+    if path.suffix == ".ipynb":
+        return {heading.replace(" ", "-") for heading in headings}
     return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
 
 

@@ -33,7 +33,7 @@ class Cross(torch.nn.Module):
 forecast = simgpu.forecast(Cross, lambda: torch.ones(30, 3), step=lambda model, batch, _: model(batch))
 print(forecast.on("Example 16 GB").flops)
 """
-EXPECTED = """Simulated Example 16 GB 17179869184
+EXPECTED = """Simulated Example 16 GB 16000000000
 40 4000
 False
 270
