@@ -53,7 +53,7 @@ def run(folder, *options):
 def test_what_is_skipped_without_it_runs_with_it(tmp_path):
     assert "5 skipped" in run(tmp_path).stdout
     said = run(tmp_path, "-p", "simgpu.pytest", "--simgpu", "A100 80GB", "--simgpu-count", "2").stdout
-    assert "simgpu: 2 x Simulated A100 80GB, 80.0 GiB: memory and times are simulated" in said
+    assert "simgpu: 2 x Simulated A100 80GB, 79.1 GiB: memory and times are simulated" in said
     assert "1 failed, 4 passed, 1 error" in said
     assert "FAILED test_it.py::test_a_forgotten_move" in said
     assert "ERROR test_it.py::test_an_index_that_nobody_waits_for - torch.AcceleratorError" in said

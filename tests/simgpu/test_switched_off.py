@@ -69,7 +69,7 @@ STATE = {
     device.communication._open""",
     "of one thread, for a block": """
     device.communication._here device.shapes_in_place._tried device.torch_sim._modes face.graphs._capturing
-    ground.composite._state ground.nodes._here""",
+    ground.composite._state ground.nodes._here ground.nodes._passes""",
     "a registration, which the dispatcher takes back no more": """
     device.dispatcher._kept face.nccl._kept face.tensors._kept ground.inductor._kept""",
     "remembers facts about operators and shapes": "device.layouts._known device.operators._plans",

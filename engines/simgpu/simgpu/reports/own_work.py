@@ -4,6 +4,7 @@ No clock of a GPU knows it. A thread looks every few milliseconds at what the pr
 asked nothing of the GPU meanwhile, the time that the processor took is the program's own, as this machine takes it.
 """
 
+import contextlib
 import sys
 import threading
 import time
@@ -35,7 +36,8 @@ class OwnWork:
         self._ended = threading.Event()
         clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock = None if clock is None else clock(self._thread)
-        threading.Thread(target=self._look, name="simgpu", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # a browser's Python has no threads: then nothing is seen
+            threading.Thread(target=self._look, name="simgpu", daemon=True).start()
 
     def step(self) -> None:
         """Begin the next step."""

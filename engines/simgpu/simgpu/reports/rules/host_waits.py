@@ -22,8 +22,8 @@ class HostWaits(WaitRule):
 
 
 BAD = [
-    ("optimizer.step()\n", "optimizer.step(); loss.item()\n", "loss.item()"),
-    ("optimizer.step()\n", "optimizer.step(); print(loss)\n", "print(loss)"),
-    ("optimizer.step()\n", "optimizer.step(); scores.detach().cpu()\n", ".cpu()"),
+    ("optimizer.step()\n", "optimizer.step(); loss.item(); loss.item()\n", "loss.item()"),
+    ("optimizer.step()\n", "optimizer.step(); print(loss); print(loss)\n", "print(loss)"),
+    ("optimizer.step()\n", "optimizer.step(); scores.cpu(); scores.cpu()\n", ".cpu()"),
 ]
 GOOD = {"a value read once an epoch": ("    return right\n", "    return right.item()\n")}
