@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 import simgpu
+from simgpu.clock.lines import Error
 from simgpu.clock.player import play
 from simgpu.device import state
+from simgpu.reports import ranks
 from simgpu.reports.limits import limit
 from tests import children
 
@@ -622,3 +624,10 @@ def test_a_report_for_a_gpu_that_nothing_connects_to_others_asks_for_no_cluster(
     assert "Apple" in str(report) and {option.gpus for option in report.options} == {1}
     with pytest.raises(ValueError, match="nothing connects several of Apple M1"):
         report.what_if(gpus=8)
+
+
+def test_a_rank_records_whatever_has_ended_it(tmp_path):
+    ranks.Record(1).write(tmp_path)
+    for steps, text in enumerate(("x" * 10_000, "é" * 5_000, "short"), start=1):
+        ranks.Record(1, steps, Error("train.py", 3, "", "ValueError", text)).write(tmp_path)
+        assert ranks.Ranks(tmp_path).first_failure(None).text == text

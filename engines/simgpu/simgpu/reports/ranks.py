@@ -13,7 +13,7 @@ from simgpu.clock.lines import ENDED, INTERRUPTED, KILLED, Error
 from simgpu.device import communication
 from simgpu.reports.forms import Report
 
-_SIZE = 4096  # bytes of a record, which is written at once: a rank that is killed leaves a whole one
+_SIZE = 4096  # bytes of a usual record, so that one written over another ends where it does
 
 
 @dataclass
@@ -27,10 +27,11 @@ class Record:
 
     def write(self, folder: Path) -> None:
         """Write the record; nothing where the launcher, and its folder, are gone."""
-        text = json.dumps(asdict(self)).encode()[:_SIZE].ljust(_SIZE)
+        text = json.dumps(asdict(self)).encode().ljust(_SIZE)
         try:
             with open(folder / f"rank-{self.rank}.json", "r+b" if self.steps else "wb", buffering=0) as file:
                 file.write(text)
+                file.truncate()
         except OSError:
             return
 

@@ -96,7 +96,7 @@ def answer(report: Values) -> list[str]:
 
 def _done_by_ranks(report: Values) -> Iterator[str]:
     """Say how many steps each rank had done, ranks with the same number together."""
-    done = sorted({steps for steps in report.ranks.values()})
+    done = sorted(set(report.ranks.values()))
     if len(done) == 1:
         yield f"Each of the {len(report.ranks)} ranks had done {_steps(done[0])}."
         return
