@@ -27,7 +27,15 @@ from gpu_course import fields
 from gpu_course.checks import counted, edges, sandbox
 from gpu_course.checks.comparison import difference, outline, shown, where_they_differ
 from gpu_course.checks.finding import Finding
-from gpu_course.checks.footprint import Footprint, Left, Returned, holds_a_graph, needs_no_graph
+from gpu_course.checks.footprint import (
+    MODIFIES_INPUT,
+    STILL_NEEDED,
+    Footprint,
+    Left,
+    Returned,
+    holds_a_graph,
+    needs_no_graph,
+)  # fmt: skip
 from gpu_course.checks.panel import Panel, wrong_panel
 
 # A warning that names a line of ours as the caller's, and shows it below.
@@ -234,8 +242,7 @@ class Case:
             changes = f"changes {outcome.changed[0]}"
             self.fail(changes, "code after it would behave differently; leave it as it was", counts_as=changes)
         if not modifies and before is not None and difference((args, kwargs), before, copied=True):
-            why = "the caller still needs it; build a new object instead"
-            self.fail("modifies its input", why, counts_as="modifies its input")
+            self.fail(MODIFIES_INPUT, STILL_NEEDED, counts_as=MODIFIES_INPUT)
         self._gave = _type_name(outcome.value)
         self.note_left(footprint.left(modifies))
         self.note_left(self._returned.changes())

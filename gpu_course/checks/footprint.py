@@ -15,10 +15,11 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import simgpu
 from gpu_course.checks.comparison import difference
 
-__all__ = ["Footprint", "Left", "Returned", "holds_a_graph", "needs_no_graph"]
+__all__ = ["MODIFIES_INPUT", "STILL_NEEDED", "Footprint", "Left", "Returned", "holds_a_graph", "needs_no_graph"]
 
 _TRAINING = "numbers gradients state"  # what training a model changes
 _CHOSEN = "the caller has chosen it, and goes on with it"
+MODIFIES_INPUT, STILL_NEEDED = "modifies its input", "the caller still needs it; build a new object instead"
 _MOST = 10_000  # elements of a tensor whose numbers are compared
 _WHY = {
     "numbers": "it is not to be changed here",
@@ -30,7 +31,7 @@ _WHY = {
     "hooks": "it runs in each later call",
     "place": _CHOSEN,
     "dtype": _CHOSEN,
-    "input": "the caller still needs it; build a new object instead",
+    "input": STILL_NEEDED,
 }  # by aspect
 
 Left = tuple[str, str, str]  # what a call left changed, in words with names and without, and why that matters
@@ -148,7 +149,7 @@ def _words(aspect: str, name: str, value: Any) -> tuple[str, str]:
             return f"changes the gradient of `{who}`", "changes gradients"
         case "numbers":
             return f"changes `{who}`", "changes a model"
-    return f"modifies `{who}`", "modifies its input"
+    return f"modifies `{who}`", MODIFIES_INPUT
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------
@@ -215,9 +216,7 @@ def _may_have_graph(value: Any) -> bool:
 def _storages(value: Any) -> Iterator[int]:
     """Yield where the numbers of tensors and modules are in memory."""
     for leaf in tree_leaves(value):
-        made = isinstance(leaf, nn.Module) and "_parameters" in vars(
-            leaf
-        )  # by super().__init__(), which may be missing
+        made = isinstance(leaf, nn.Module) and "_parameters" in vars(leaf)  # else super().__init__() was not called
         tensors = [*leaf.parameters(), *leaf.buffers()] if made else [leaf]
         for tensor in map(simgpu.values_of, tensors):
             if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided:
