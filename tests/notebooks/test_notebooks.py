@@ -183,6 +183,30 @@ def no_answer_stands_open_where_it_is_revealed(path, notebook):
                       and result.id in [getattr(target, "id", "") for target in node.targets]]  # fmt: skip
             written = [isinstance(value, ast.Constant) for value in values or [result]]
             assert not all(written), f"{cell.id}: fold it, or reveal what was computed, not {ast.unparse(result)}"
+        shown = {value for result in revealed for value in values_in(result)}
+        shown |= {value.partition("[")[0] for value in shown}  # what is said of a whole list tells its elements
+        for claim in (part for node in nodes if isinstance(node, ast.Assert) for part in parts_of(node.test)):
+            compared = [claim.left, *claim.comparators] if isinstance(claim, ast.Compare) else [claim, ast.Constant(1)]
+            sides = [values_in(side) for side in compared]
+            told = [side for side in sides if side and {*side} <= shown]
+            assert not (told and [] in sides), f"{cell.id}: fold it, {ast.unparse(claim)} gives the answer away"
+
+
+def parts_of(test: ast.expr) -> list[ast.expr]:
+    """Return the parts of a condition that `and` or `or` joins."""
+    return test.values if isinstance(test, ast.BoolOp) else [test]
+
+
+def values_in(node: ast.AST) -> list[str]:
+    """Return the names, attributes and elements that an expression is computed from; [] for a constant."""
+    match node:
+        case ast.Call(ast.Attribute(owner), args):
+            return [value for part in (owner, *args) for value in values_in(part)]
+        case ast.Call(_, args):
+            return [value for part in args for value in values_in(part)]
+        case ast.Name() | ast.Attribute() | ast.Subscript():
+            return [ast.unparse(node)]
+    return [value for part in ast.iter_child_nodes(node) for value in values_in(part)]
 
 
 def machinery_is_folded(path, notebook):
@@ -488,6 +512,7 @@ CHANGES = [  # a gate, and a change of the good sample that breaks this gate and
     (a_guess_is_revealed_where_it_is_seen, source("claim-one", "guess.reveal(x)\nx = len('1')")),
     (no_answer_stands_open_where_it_is_revealed, source("claim-one", "guess.reveal('twice')")),
     (no_answer_stands_open_where_it_is_revealed, source("claim-one", "found = 'twice'\nguess.reveal(found)")),
+    (no_answer_stands_open_where_it_is_revealed, source("claim-one", "assert x == 2\nguess.reveal(str(x), 'counted')")),
     (machinery_is_folded, source("claim-one", "import math\nimport torch")),
     (machinery_is_folded, source("claim-one", "assert 1\n" * (MAX_CLAIMS + 1))),
     (machinery_is_folded, source("claim-one", "recorded.compare('00.x', [1], [2])")),
