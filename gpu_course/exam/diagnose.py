@@ -8,7 +8,7 @@ import torch
 import kernelcheck
 import simgpu
 from gpu_course.exam import running
-from gpu_course.exam.items import Item, but, choice, generator, number, several
+from gpu_course.exam.items import Item, but, choice, generator, number
 
 
 @generator("diagnose", "error-line-is-the-cause", short=True, simulated=True)
@@ -306,41 +306,6 @@ def threads_behind_the_end(draw: random.Random) -> Item:
     return number(text, behind(), wrong, steps, behind)
 
 
-@generator("diagnose", "reading-again-is-free", "masked-places-are-zero")
-def bytes_of_a_kernel(draw: random.Random) -> Item:
-    """How many bytes does a kernel load?"""
-    block, n = draw.choice([32, 64, 128]), draw.randint(100, 400)
-    again = draw.choice(["tl.load(x + at, mask=inside)", "a", "tl.load(y + at, mask=inside)"])
-    body = [
-        "a = tl.load(x + at, mask=inside)",
-        "b = tl.load(y + at, mask=inside)",
-        f"c = a * b + {again}",
-        "tl.store(out + at, c, mask=inside)",
-    ]
-
-    def loaded() -> int:
-        return _launch(body, n, block).loaded_bytes
-
-    loads = 2 + ("load" in again)
-    padded = -(-n // block) * block
-    wrong = {
-        4 * n * (5 - loads): "reading-again-is-free",
-        4 * n: "reading-again-is-free",
-        loads * n: "elements-are-bytes",
-        4 * loads * padded: "masked-places-are-zero",
-        4 * n * (loads + 1): "another-question",
-    }
-    steps = (
-        f"Each element is loaded {loads} times: once for each `tl.load`. What has a name already costs nothing.",
-        f"The mask leaves out what lies behind the end: {loads} × {n} × 4 = {4 * loads * n:,} bytes.",
-    )
-    text = (
-        f"Arrays of {n} float32 numbers, {block} to a program. How many bytes do all programs read, if "
-        "each `tl.load` counts?"
-    )
-    return number(text, loaded(), wrong, steps, loaded, unit="bytes", shown=_kernel(body)[1])
-
-
 @generator("diagnose", "grid-fits-exactly", "masked-places-are-zero")
 def line_without_a_mask(draw: random.Random) -> Item:
     """In which line does a kernel leave its arrays?"""
@@ -436,40 +401,3 @@ def slow_rank(draw: random.Random) -> Item:
         f"{step} ms on each of them. Which rank keeps the others waiting?"
     )
     return number(text, straggler(), wrong, steps, straggler, shown=shown)
-
-
-@generator("diagnose", "silenced-is-cured", "mean-of-means")
-def what_a_repair_leaves_out(draw: random.Random) -> Item:
-    """How many samples does a repair leave out?"""
-    batch, batches = draw.choice([4, 8, 16]), draw.randint(5, 9)
-    last = draw.randint(1, batch - 1)
-    samples = batch * batches + last
-    bad = sorted(draw.sample(range(batches), 2))
-    lines = [
-        "used = 0",
-        f"for number, batch in enumerate(torch.arange({samples}.0).split({batch})):",
-        f"    loss = batch.mean() if number not in {bad} else torch.tensor(float('inf'))",
-        draw.choice(["    if not loss.isfinite():", "    if loss.isinf():"]),
-        "        continue  # the repair",
-        f"    if len(batch) < {batch}:",
-        "        continue  # another repair",
-        "    used += len(batch)",
-    ]
-    program = "\n".join(lines)
-
-    def left_out() -> int:
-        return samples - running.run(program)["used"]
-
-    wrong = {
-        0: "silenced-is-cured",
-        2: "another-question",
-        2 * batch: "left-out",
-        last: "left-out",
-        3 * batch: "off-by-one",
-    }
-    steps = (
-        f"Two batches of {batch} samples are skipped since their loss is inf.",
-        f"The last batch has {several(last, 'sample')} and is skipped too: {2 * batch + last} in all.",
-    )
-    text = "The program runs to its end. How many samples are never counted in `used`?"
-    return number(text, left_out(), wrong, steps, left_out, shown=running.numbered(lines))

@@ -4,10 +4,10 @@ An item is made by a generator, a function of a `random.Random`, so that its num
 answer is computed: the program that the item shows is run, or the formula of the lesson is worked out. Its wrong
 answers are what known misconceptions give.
 
-    @generator("place", "to-in-place")
-    def bytes_copied(draw: random.Random) -> Item:
+    @generator("place", "elements-are-bytes")
+    def size_of_tensor(draw: random.Random) -> Item:
         ...
-        return number("How many bytes are copied?", answer, {4 * answer: "elements-are-bytes"}, steps, proof)
+        return number("How many bytes does it take?", answer, {elements: "elements-are-bytes"}, steps, proof)
 """
 
 import contextlib

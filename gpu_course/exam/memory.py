@@ -1,26 +1,21 @@
-"""What is in memory, and does it fit? Items on owners, timelines, leaks, levers, messages and the allocator."""
+"""What is in memory, and does it fit? Items on owners, timelines, leaks, levers and batch sizes."""
 
-import itertools
 import random
-import re
 
 import torch
 
-import simgpu
 from gpu_course.exam import running
-from gpu_course.exam.items import Clash, Item, but, generator, number, several
+from gpu_course.exam.items import Clash, Item, generator, number, several
 
 _STATES = {"SGD": 0, "momentum": 1, "Adam": 2}
 
 
-def _parts(layers: list[tuple[int, int]], dtype: torch.dtype, optimizer: str, frozen: int = 0) -> dict[str, int]:
-    """Return the bytes of a model of linear layers without biases, of which the first `frozen` are not trained."""
+def _trained_mb(layers: int, width: int, dtype: torch.dtype, optimizer: str) -> float:
+    """Return the MB of square linear layers without biases in training, apart from their activations."""
     from gpu_course import lesson07
 
-    made = [torch.nn.Linear(*shape, bias=False, device="meta", dtype=dtype) for shape in layers]
-    for layer in made[:frozen]:
-        layer.requires_grad_(False)
-    return lesson07.four_parts(torch.nn.Sequential(*made), optimizer, [])
+    made = [torch.nn.Linear(width, width, bias=False, device="meta", dtype=dtype) for _ in range(layers)]
+    return sum(lesson07.four_parts(torch.nn.Sequential(*made), optimizer, []).values()) / 1e6
 
 
 @generator("memory", "only-weights", short=True)
@@ -32,7 +27,7 @@ def states_of_training(draw: random.Random) -> Item:
     states = _STATES[optimizer]
 
     def measured() -> float:
-        return sum(_parts([(width, width)] * layers, torch.float32, optimizer).values()) / 1e6
+        return _trained_mb(layers, width, torch.float32, optimizer)
 
     wrong = {size * parameters_m: "only-weights" for size in (4, 8, 12, 16) if size != 8 + 4 * states}
     wrong[(2 + states) * parameters_m] = "elements-are-bytes"
@@ -57,7 +52,7 @@ def sixteen_bit_training(draw: random.Random) -> Item:
     answer = (2 + 2 + 4 + 4 * states) * parameters_m
 
     def measured() -> float:
-        return sum(_parts([(width, width)] * layers, torch.bfloat16, optimizer).values()) / 1e6
+        return _trained_mb(layers, width, torch.bfloat16, optimizer)
 
     wrong = {
         (2 + 2 + 4 * states) * parameters_m: "sixteen-bits-add-up",
@@ -77,35 +72,6 @@ def sixteen_bit_training(draw: random.Random) -> Item:
         "float32 too. How many MB do weights, gradients and all that the optimizer keeps take?"
     )
     return number(text, answer, wrong, steps, measured, unit="MB")
-
-
-@generator("memory", "frozen-costs-the-same", "only-weights")
-def frozen_layers(draw: random.Random) -> Item:
-    """How many MB does a training take whose first layers are frozen?"""
-    layers, width = draw.choice([5, 8, 10, 12]), draw.choice([500, 1000, 2000])
-    frozen = draw.randint(2, layers - 2)
-    each_mb = 4 * width * width / 1e6
-
-    def measured() -> float:
-        return sum(_parts([(width, width)] * layers, torch.float32, "Adam", frozen).values()) / 1e6
-
-    trained = layers - frozen
-    wrong = {
-        4 * layers * each_mb: "frozen-costs-the-same",
-        4 * trained * each_mb: "frozen-costs-the-same",
-        (2 * layers + 2 * trained) * each_mb: "frozen-costs-the-same",
-        (layers + trained) * each_mb: "only-weights",
-    }
-    steps = (
-        f"All {layers} layers have weights, {each_mb:g} MB each.",
-        f"The {trained} that are trained have a gradient and two states besides: {layers + 3 * trained} times "
-        f"{each_mb:g} MB = {(layers + 3 * trained) * each_mb:g} MB.",
-    )
-    text = (
-        f"A model of {layers} linear layers, {width} × {width} and without biases, is trained in float32 with Adam. "
-        f"Its first {frozen} layers are frozen. How many MB do weights, gradients and states take?"
-    )
-    return number(text, (layers + 3 * trained) * each_mb, wrong, steps, measured, unit="MB")
 
 
 @generator("memory", "peak-at-the-end", short=True, simulated=True)
@@ -181,47 +147,6 @@ def kept_by_losses(draw: random.Random) -> Item:
     return number(text, answer, wrong, steps, alive, unit="KiB", shown=running.numbered(lines))
 
 
-@generator("memory", "checkpoint-everything")
-def fewest_checkpoints(draw: random.Random) -> Item:
-    """How many blocks have to be checkpointed at least?"""
-    kept = [draw.randint(3, 20) * 10 for _ in range(5)]
-    input_mib = 5
-    limit = sum(kept) - draw.randint(sum(kept) // 5, sum(kept) // 2)
-
-    def needed(chosen: tuple[int, ...]) -> int:
-        return sum(input_mib if at in chosen else mib for at, mib in enumerate(kept))
-
-    def fewest() -> int:
-        sizes = range(len(kept) + 1)
-        return next(
-            size for size in sizes if any(needed(one) <= limit for one in itertools.combinations(range(5), size))
-        )
-
-    def taken(order: list[int]) -> int:
-        return next(size for size in range(6) if needed(tuple(order[:size])) <= limit)
-
-    largest_first = sorted(range(5), key=lambda at: -kept[at])
-    answer = taken(largest_first)
-    wrong = {
-        answer + 1: "off-by-one",
-        answer - 1: "checkpoint-everything",
-        5: "checkpoint-everything",
-    }
-    wrong |= but(answer, {taken(order): "checkpoint-everything" for order in (list(range(5)), largest_first[::-1])})
-    steps = (
-        f"Without checkpoints the blocks keep {sum(kept)} MiB; a checkpoint saves what its block keeps, less "
-        f"{input_mib} MiB.",
-        "Those that keep most save most, so take them first.",
-        f"With {answer} of them {needed(tuple(largest_first[:answer]))} MiB are left.",
-    )
-    shown = "block  keeps (MiB)\n" + "\n".join(f"{at:5}  {mib:5}" for at, mib in enumerate(kept))
-    text = (
-        f"All activations that the blocks keep may take {limit} MiB. A block that is checkpointed keeps its input "
-        f"alone, {input_mib} MiB. How many blocks have to be checkpointed at least?"
-    )
-    return number(text, answer, wrong, steps, fewest, shown=shown)
-
-
 @generator("memory", "only-weights", "powers-of-two", short=True)
 def largest_batch(draw: random.Random) -> Item:
     """How many rows fit?"""
@@ -253,57 +178,6 @@ def largest_batch(draw: random.Random) -> Item:
         f"of a batch {row} MiB more. What is the largest batch that fits?"
     )
     return number(text, answer, wrong, steps, tried, unit="rows")
-
-
-@generator("memory", "empty-cache-helps")
-def message_of_the_allocator(draw: random.Random) -> Item:
-    """What does an out-of-memory message say of fragmentation?"""
-    capacity, allocated = draw.choice([8, 12, 16, 24]) * 1024, draw.randint(30, 60)
-    allocated = capacity * allocated // 100
-    held = draw.randint(10, 30) * capacity // 100
-    free = capacity - allocated - held
-    wanted = free + draw.randint(2, held // 2)
-    text_of = str(
-        simgpu.out_of_memory("CUDA", "GPU 0", wanted * 2**20, capacity * 2**20, (allocated + held) * 2**20, True)
-    )
-
-    def mib(nbytes: int) -> str:
-        return f"{nbytes / 1024:.2f} GiB" if nbytes >= 1024 else f"{nbytes:.2f} MiB"
-
-    shown = re.sub(
-        r"Of the allocated memory .*? but unallocated\.",
-        f"Of the allocated memory {mib(allocated)} is allocated by PyTorch, and {mib(held)} is reserved by PyTorch but "
-        "unallocated.",
-        text_of,
-    ).split(" If reserved")[0]
-
-    def read() -> float:
-        sizes = re.findall(r"([\d.]+) (GiB|MiB)", shown)
-        values = [float(value) * (1 if unit == "GiB" else 1 / 1024) for value, unit in sizes]
-        return round(values[2] + values[-1], 2)
-
-    answer = round(float(mib(free).split()[0]) / (1 if "GiB" in mib(free) else 1024) + round(held / 1024, 2), 2)
-    if min(free, held) < 1024:
-        raise Clash("all sizes are in GiB")
-    wrong = {
-        round(free / 1024, 2): "empty-cache-helps",
-        round(held / 1024, 2): "empty-cache-helps",
-        round((capacity - allocated) / 1024 + held / 1024, 2): "empty-cache-helps",
-        round(wanted / 1024, 2): "another-question",
-    }
-    steps = (
-        f"The driver has {mib(free)} free, and PyTorch holds {mib(held)} that no tensor uses.",
-        f"Were all of that in one piece, {answer} GiB more could be allocated; the request failed since it lies in "
-        "holes.",
-    )
-    text = "How many GiB could be given to new tensors if no memory were lost in holes?"
-    return number(text, answer, wrong, steps, read, unit="GiB", shown="\n".join(_wrapped(shown)))
-
-
-def _wrapped(text: str, width: int = 88) -> list[str]:
-    import textwrap
-
-    return textwrap.wrap(text, width)
 
 
 @generator("memory", "mixed-precision-halves-memory")
@@ -343,33 +217,3 @@ def autocast_peak(draw: random.Random) -> Item:
         "copies of all weights in 16 bits are kept as well. What is the peak then?"
     )
     return number(text, answer, wrong, steps, counted, unit="MiB", shown=shown)
-
-
-@generator("memory", "only-weights", "elements-are-bytes")
-def cache_of_keys(draw: random.Random) -> Item:
-    """How large is the cache of keys and values?"""
-    layers, width = draw.choice([12, 24, 32, 48]), draw.choice([1024, 2048, 4096])
-    tokens, rows = draw.choice([1024, 2048, 4096]), draw.choice([1, 2, 4])
-
-    def measured() -> float:
-        each = [torch.empty(2, rows, tokens, width, dtype=torch.bfloat16, device="meta") for _ in range(layers)]
-        return sum(tensor.nbytes for tensor in each) / 2**20
-
-    answer = 2 * layers * rows * tokens * width * 2 / 2**20
-    wrong = {
-        answer / 2: "left-out",
-        answer * 2: "elements-are-bytes",
-        answer / layers: "left-out",
-        answer / rows / 2: "left-out",
-        answer * 4: "units-are-alike",
-    }
-    steps = (
-        f"A token has a key and a value in each layer: 2 × {width} numbers of 2 bytes.",
-        f"{layers} layers, {rows} × {tokens} tokens: {answer:g} MiB.",
-    )
-    text = (
-        f"A Transformer of {layers} layers and width {width} writes {several(rows, 'text')} at once, each {tokens} "
-        "tokens long by now. Each layer caches a key and a value for each token, both of that width, in bfloat16. How "
-        "many MiB do they take?"
-    )
-    return number(text, answer, wrong, steps, measured, unit="MiB")

@@ -1,11 +1,11 @@
-"""What do several devices do together? Items on collectives, hangs, data parallel, sharding, pipelines and scaling."""
+"""What do several devices do together? Items on collectives, data parallel, tensor parallel and pipelines."""
 
 import math
 import random
 
 import simgpu
 from gpu_course.exam import running
-from gpu_course.exam.items import Item, but, generator, number, several
+from gpu_course.exam.items import Item, but, generator, number
 
 
 @generator("parallel", "messages-follow-memory", short=True)
@@ -127,41 +127,6 @@ def bubble(draw: random.Random) -> Item:
     return number(text, answer, wrong, steps, by_schedule, unit="%")
 
 
-@generator("parallel", "one-f-one-b-has-no-bubble")
-def held_micro_batches(draw: random.Random) -> Item:
-    """How many micro-batches does a rank hold at once?"""
-    ranks, micro = draw.choice([3, 4]), draw.randint(4, 8)
-    asked, eager = draw.randrange(ranks - 1), draw.choice([True, False])
-    lines = []
-    for rank in range(ranks):
-        early = micro if eager else min(micro, ranks - 1 - rank)
-        line = [f"F{at}" for at in range(early)]
-        for index in range(micro):
-            line += [f"F{early + index}"] * (early + index < micro) + [f"B{index}"]
-        lines.append(" ".join(line))
-
-    def held() -> int:
-        from gpu_course.lesson10 import pipelines
-
-        return pipelines.Schedule("\n".join(lines)).held[asked]
-
-    answer = micro if eager else min(micro, ranks - asked)
-    wrong = {
-        1: "one-f-one-b-has-no-bubble",
-        answer - 1: "off-by-one",
-        2 * micro: "another-question",
-    }
-    others = (ranks if not eager else ranks - asked, micro)
-    wrong |= but(answer, dict.fromkeys(others, "one-f-one-b-has-no-bubble"))
-    steps = (
-        f"Walk along the line of rank {asked}: F takes one more, B gives one back.",
-        f"The most at once are {answer}.",
-    )
-    shown = "\n".join(f"rank {rank}: {line}" for rank, line in enumerate(lines))
-    text = f"Activations are kept from F to B. How many micro-batches does rank {asked} hold at most at once?"
-    return number(text, answer, wrong, steps, held, shown=shown)
-
-
 @generator("parallel", "n-gpus-n-times", short=True)
 def steps_of_an_epoch(draw: random.Random) -> Item:
     """How many steps has an epoch on several ranks?"""
@@ -224,69 +189,6 @@ def tensor_parallel_messages(draw: random.Random) -> Item:
         "latency. How long do all messages of a step take?"
     )
     return number(text, answer, wrong, steps, added_up, unit="ms")
-
-
-@generator("parallel", "bias-on-every-rank")
-def bias_of_a_split_layer(draw: random.Random) -> Item:
-    """What does a layer give that is split by its input, with a bias on every rank?"""
-    ranks, width, bias, x = draw.choice([2, 3, 4]), draw.choice([2, 3, 4]), draw.randint(2, 9), draw.randint(1, 5)
-    everywhere = draw.choice([True, True, False])
-    line = "y = part.sum() + bias" if everywhere else "y = part.sum() + (bias if rank == 0 else 0)"
-    lines = [f"bias = {bias}", f"part = torch.full(({width},), {x})", line, "y = group.sum_over_ranks(int(y))"]
-
-    def value() -> int:
-        return running.ranks("import torch\n" + "\n".join(lines), ranks).names[1]["y"]
-
-    products = ranks * width * x
-    wrong = {
-        products + bias if everywhere else products + ranks * bias: "bias-on-every-rank",
-        products: "left-out",
-        width * x + bias: "one-rank-knows-all",
-        (products + bias) // ranks: "somebody-divides",
-    }
-    times = ranks if everywhere else 1
-    steps = (
-        f"Each of the {ranks} ranks brings {width} × {x} = {width * x}.",
-        f"The bias is added {several(times, 'time')}: {products} + {times} × {bias} = {products + times * bias}.",
-    )
-    text = (
-        f"A layer is split by its input over {ranks} ranks, which run this program. {_ON_RANKS} What is `y` on rank 1?"
-    )
-    return number(text, value(), wrong, steps, value, shown=running.numbered(lines))
-
-
-@generator("parallel", "sampler-shuffles-by-itself")
-def epochs_of_a_sampler(draw: random.Random) -> Item:
-    """In how many orders does a sampler give its samples?"""
-    epochs, told = draw.randint(4, 9), draw.choice(["epoch // 2", "epoch // 3", "epoch % 3", "0", ""])
-    samples = draw.randint(40, 90)
-    ranks = draw.choice([2, 4])
-    lines = [
-        f"sampler = DistributedSampler(range({samples}), num_replicas={ranks}, rank=0, shuffle=True)",
-        "orders = []",
-        f"for epoch in range({epochs}):",
-        f"    sampler.set_epoch({told})" if told else "    sampler.seed  # the seed stays",
-        "    orders.append(list(sampler))",
-    ]
-
-    def different() -> int:
-        from torch.utils.data import DistributedSampler
-
-        orders = running.run("\n".join(lines), DistributedSampler=DistributedSampler)["orders"]
-        return len({tuple(order) for order in orders})
-
-    wrong = {
-        epochs: "sampler-shuffles-by-itself",
-        epochs * ranks: "a-rank-may-skip",
-    }
-    wrong |= but(different(), {math.ceil(epochs / 2): "off-by-one", epochs // 2: "off-by-one"})
-    wrong |= but(different(), {1: "sampler-shuffles-by-itself"})
-    steps = (
-        "The order follows from the seed and from the epoch that the sampler was told.",
-        f"It was told {several(different(), 'different number')}, which gives {several(different(), 'order')}.",
-    )
-    text = "How many different orders does `orders` hold?"
-    return number(text, different(), wrong, steps, different, shown=running.numbered(lines))
 
 
 @generator("parallel", "ranks-share-memory", short=True)

@@ -1,4 +1,4 @@
-"""Where is it? Items on devices, copies, views, shapes, and on machines whose GPU does not work."""
+"""Where is it? Items on devices, copies, views and sizes, and on machines whose GPU does not work."""
 
 import dataclasses
 import random
@@ -37,35 +37,6 @@ def where_after_to(draw: random.Random) -> Item:
     )
     text = "How many of the five tensors a to e are on the device at the end?"
     return number(text, answer, wrong, steps, lambda: on_device(program), shown=running.numbered(lines))
-
-
-@generator("place", "created-where-used", "elements-are-bytes", short=True, simulated=True)
-def bytes_copied(draw: random.Random) -> Item:
-    """How many bytes does a program copy to the device?"""
-    rows, columns = draw.randint(2, 30) * 10, draw.randint(2, 9) * 10
-    dtype, size = draw.choice([("float16", 2), ("float64", 8), ("bfloat16", 2), ("int64", 8)])
-    lines = [
-        f"a = torch.zeros({rows}, {columns}, dtype=torch.{dtype})",
-        "b = a.to(device)",
-        f"c = torch.ones({rows}, {columns}, dtype=torch.{dtype}, device=device)",
-        "d = (b + c).cpu()",
-    ]
-    program, elements = "\n".join(lines), rows * columns
-    answer = running.counts(program).bytes_h2d
-    wrong = {
-        2 * answer: "created-where-used",
-        3 * answer: "created-where-used",
-        elements: "elements-are-bytes",
-        4 * elements: "elements-are-bytes",
-        0: "created-where-used",
-    }
-    steps = (
-        "Only line 2 copies to the device: line 3 creates its tensor there, and line 4 copies the other way.",
-        f"{rows} × {columns} = {elements:,} elements of {size} bytes are {answer:,} bytes.",
-    )
-    text = "How many bytes are copied from the host to the device?"
-    shown = running.numbered(lines)
-    return number(text, answer, wrong, steps, lambda: running.counts(program).bytes_h2d, unit="bytes", shown=shown)
 
 
 @generator("place", "copies-cost-bytes-alone", "parts-add-up", short=True)
@@ -205,27 +176,6 @@ def view_or_copy(draw: random.Random) -> Item:
     )
     text = f"What is `table[{row}, {column}]` at the end?"
     return number(text, answer, wrong, steps, value, shown=running.numbered(lines))
-
-
-@generator("place", "dimension-by-feel", short=True)
-def reduced_shape(draw: random.Random) -> Item:
-    """How many numbers does a reduction leave?"""
-    shape = tuple(draw.sample(range(2, 13), 3))
-    dim = draw.randrange(3)
-    program = f"x = torch.ones{shape}\ny = x.mean(dim={dim})"
-
-    def left() -> int:
-        return running.run(program)["y"].numel()
-
-    total = shape[0] * shape[1] * shape[2]
-    wrong = {shape[dim]: "dimension-by-feel", total // shape[(dim + 1) % 3]: "dimension-by-feel"}
-    wrong |= {total // shape[(dim + 2) % 3]: "dimension-by-feel", total: "dimension-by-feel"}
-    left_sizes = [size for at, size in enumerate(shape) if at != dim]
-    steps = (
-        f"The dimension that is named disappears: of {shape} the {shape[dim]} goes.",
-        f"{left_sizes[0]} × {left_sizes[1]} = {left()} numbers are left.",
-    )
-    return number("How many numbers does `y` hold?", left(), wrong, steps, left, shown=program)
 
 
 _CAUSES = {

@@ -1,13 +1,12 @@
-"""How long does it take, and why? Items on queues, clocks, rooflines, launches, formats and traces."""
+"""How long does it take, and why? Items on queues, clocks, rooflines, launches, repairs and graphs."""
 
-import math
 import random
 import statistics
 
 import torch
 
 from gpu_course.exam import running
-from gpu_course.exam.items import Clash, Item, choice, generator, number
+from gpu_course.exam.items import Item, generator, number
 
 
 def _queue_us(launches: list[float], kernels: list[float]) -> tuple[float, float]:
@@ -135,71 +134,6 @@ def honest_time(draw: random.Random) -> Item:
     return number(text, sorted(rest)[2], wrong, steps, reference, unit="ms", shown=shown)
 
 
-@generator("time", "any-number-fits", short=True)
-def stored_number(draw: random.Random) -> Item:
-    """What does a format make of a number?"""
-    value = draw.choice([7, 8, 9, 12, 20, 30]) * 10 ** draw.choice([4, 5, 6, -9, -10]) * 1.0
-    dtype = draw.choice(["float16", "bfloat16"])
-    if dtype == "bfloat16" and value < 1:
-        value = value * 1e-36
-    if dtype == "bfloat16" and value > 1:
-        value = value * 1e33
-
-    def stored() -> str:
-        got = torch.tensor(value, dtype=torch.float64).to(getattr(torch, dtype)).item()
-        return "inf" if math.isinf(got) else "0" if got == 0 else "a number within 1 % of it"
-
-    largest = torch.finfo(getattr(torch, dtype)).max
-    wrong = {
-        "a number within 1 % of it": "any-number-fits",
-        f"the largest number of the format, {largest:.3g}": "any-number-fits",
-        "an error": "any-number-fits",
-        "inf": "any-number-fits",
-        "0": "any-number-fits",
-        "NaN": "any-number-fits",
-    }
-    answer = stored()
-    if answer == "a number within 1 % of it":
-        raise Clash("it fits")
-    smallest = torch.finfo(getattr(torch, dtype)).smallest_normal
-    steps = (
-        f"{dtype} reaches from about {smallest / 1000:.0e} to {largest:.3g}.",
-        f"{value:g} lies {'above' if value > 1 else 'below'} it, and becomes {answer}.",
-    )
-    text = f"What does `torch.tensor({value:g}, dtype=torch.float64).to(torch.{dtype})` hold?"
-    return choice(draw, text, answer, wrong, steps, stored)
-
-
-@generator("time", "overlaps-count-twice")
-def busy_share(draw: random.Random) -> Item:
-    """For which share of the time was the GPU busy?"""
-    first = draw.randint(3, 6) * 10
-    second_begin, second_long = draw.randint(1, 2) * 10, draw.randint(4, 7) * 10
-    third_begin = first + second_long + draw.randint(3, 6) * 10
-    third_long = draw.randint(2, 4) * 10
-    end = third_begin + third_long + draw.choice([0, 10, 20])
-    spans = [(0, first, 7), (second_begin, second_long, 13), (third_begin, third_long, 7)]
-
-    def share() -> float:
-        busy = sum(any(ts <= moment < ts + dur for ts, dur, _ in spans) for moment in range(end))
-        return 100 * busy / end
-
-    counted = 100 * len({moment for ts, dur, _ in spans for moment in range(ts, ts + dur)}) / end
-    total = sum(dur for _, dur, _ in spans)
-    wrong = {
-        100 * total / end: "overlaps-count-twice",
-        100 * total / (third_begin + third_long): "overlaps-count-twice",
-        100.0 * (third_begin + third_long) / end: "gap-of-the-neighbour",
-    }
-    shown = "stream  begin  end (µs)\n" + "\n".join(f"{s:6}  {ts:5}  {ts + dur:3}" for ts, dur, s in spans)
-    steps = (
-        "The first two kernels overlap: moments that both share count once.",
-        f"The GPU is busy for {counted * end / 100:.0f} of {end} µs, which is {counted:.3g} %.",
-    )
-    text = f"Three kernels ran in a trace of {end} µs. For what share of the time was the GPU busy?"
-    return number(text, counted, wrong, steps, share, unit="%", shown=shown)
-
-
 @generator("time", "gains-multiply", short=True)
 def both_repairs(draw: random.Random) -> Item:
     """What do two repairs bring together?"""
@@ -227,37 +161,6 @@ def both_repairs(draw: random.Random) -> Item:
         "times as fast is a step at most?"
     )
     return number(text, total / left, wrong, steps, reference)
-
-
-@generator("time", "powers-of-two", short=True)
-def waves(draw: random.Random) -> Item:
-    """How long do tiles take that do not fill their last wave?"""
-    processors, tile_us = draw.choice([40, 58, 72, 108, 132]), draw.choice([5, 10, 20, 50])
-    tiles = processors * draw.randint(1, 8) + draw.randint(1, processors - 1)
-
-    def done() -> int:
-        free = [0] * processors  # when each multiprocessor is done with its tiles
-        for _ in range(tiles):
-            index = free.index(min(free))
-            free[index] += tile_us
-        return max(free)
-
-    full = math.ceil(tiles / processors)
-    wrong = {
-        tiles / processors * tile_us: "parts-add-up",
-        (full - 1) * tile_us: "off-by-one",
-        tiles * tile_us: "parts-add-up",
-        2 ** math.ceil(math.log2(full)) * tile_us: "powers-of-two",
-    }
-    steps = (
-        f"{tiles} tiles over {processors} multiprocessors are {full} waves, the last one not full.",
-        f"Each wave takes {tile_us} µs, full or not: {full * tile_us} µs.",
-    )
-    text = (
-        f"A GPU has {processors} multiprocessors, each of which works on one tile at a time for {tile_us} µs. How "
-        f"long do {tiles} tiles take?"
-    )
-    return number(text, full * tile_us, wrong, steps, done, unit="µs")
 
 
 @generator("time", "backward-costs-forward", short=True)

@@ -31,36 +31,6 @@ def added_gradients(draw: random.Random) -> Item:
     return number("What is `w.grad` at the end?", gradient(), wrong, steps, gradient, shown=running.numbered(lines))
 
 
-@generator("train", "mean-of-means", "sum-or-mean", short=True)
-def mean_over_batches(draw: random.Random) -> Item:
-    """What is the mean loss of batches of different sizes?"""
-    sizes = [32, 32, draw.choice([4, 8, 16])]
-    losses = [draw.randint(4, 20) / 10 for _ in sizes]
-    total = sum(loss * size for loss, size in zip(losses, sizes, strict=True))
-
-    def over_samples() -> float:
-        samples = [loss for loss, size in zip(losses, sizes, strict=True) for _ in range(size)]
-        return sum(samples) / len(samples)
-
-    wrong = {
-        sum(losses) / 3: "mean-of-means",
-        total: "sum-or-mean",
-        total / 3: "sum-or-mean",
-        losses[-1]: "left-out",
-        total / (3 * 32): "mean-of-means",
-    }
-    steps = (
-        f"Each loss counts for its samples: the sum is {total:.4g}.",
-        f"There are {sum(sizes)} samples, so the mean is {total / sum(sizes):.3g}.",
-    )
-    shown = "batch  samples  mean loss\n"
-    shown += "\n".join(
-        f"{at:5}  {size:7}  {loss:9}" for at, (size, loss) in enumerate(zip(sizes, losses, strict=True), 1)
-    )
-    text = "What is the mean loss of a sample?"
-    return number(text, total / sum(sizes), wrong, steps, over_samples, shown=shown)
-
-
 @generator("train", "parts-need-no-division", "sum-or-mean")
 def undivided_parts(draw: random.Random) -> Item:
     """By which factor is an accumulated gradient too large?"""
@@ -166,75 +136,6 @@ def switches(draw: random.Random) -> Item:
     )
     text = "How many of the four facts in the last line are True?"
     return number(text, true(), wrong, steps, true, shown=running.numbered(lines))
-
-
-@generator("train", "optimizer-follows-the-model", "optimizer-after-the-move")
-def what_a_step_changes(draw: random.Random) -> Item:
-    """How many tensors of a model does a step change?"""
-    count, replaced, frozen = draw.randint(3, 5), draw.randrange(2), draw.randint(1, 2)
-    size = draw.randint(2, 5)
-    replace = f"model[{replaced}] = nn.Linear({size}, {size})"
-    make = f"optimizer = torch.optim.SGD(model.parameters(), lr={draw.choice([0.1, 0.2, 0.5])})"
-    late = draw.choice([True, True, False])
-    lines = [
-        f"model = nn.Sequential(*[nn.Linear({size}, {size}) for _ in range({count})])",
-        *([make, replace] if late else [replace, make]),
-        f"model[{count - frozen}:].requires_grad_(False)",
-        f"model(torch.ones(4, {size})).sum().backward()",
-        "before = [parameter.clone() for parameter in model.parameters()]",
-        "optimizer.step()",
-        "changed = sum(not old.equal(new) for old, new in zip(before, model.parameters()))",
-    ]
-    program = "\n".join(lines)
-
-    def changed() -> int:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            return running.run(program)["changed"]
-
-    answer = changed()
-    trained = 2 * (count - frozen)
-    wrong = {2 * count: "optimizer-follows-the-model", answer // 2: "left-out"}
-    wrong |= but(answer, {trained - 2: "optimizer-after-the-move", trained: "optimizer-follows-the-model"})
-    wrong |= but(answer, {2 * count - 2: "optimizer-follows-the-model"})
-    there = "The new layer came later and is unknown to it." if late else "The new layer came before and is among them."
-    steps = (
-        f"The optimizer steps the parameters that it was given. {there}",
-        f"Frozen layers, here {frozen}, have no gradient.",
-        f"So {answer} tensors change, weight and bias of each layer that is left.",
-    )
-    text = (
-        "What is `changed`? Each layer has two tensors, weight and bias, and all gradients that are computed differ "
-        "from zero."
-    )
-    return number(text, answer, wrong, steps, changed, shown=running.numbered(lines))
-
-
-@generator("train", "padding-is-harmless")
-def state_of_a_text(draw: random.Random) -> Item:
-    """Which state belongs to a text that is padded?"""
-    longest = draw.randint(8, 15)
-    lengths = [draw.randint(2, longest - 2) for _ in range(3)]
-    asked = draw.randrange(3)
-    lengths[(asked + 1) % 3] = longest
-    program = "last = lengths[asked] - 1"
-
-    def place() -> int:
-        return running.run(program, lengths=lengths, asked=asked)["last"]
-
-    wrong = {longest - 1: "padding-is-harmless", lengths[asked]: "off-by-one", longest: "padding-is-harmless"}
-    wrong |= {lengths[asked] - 2: "off-by-one"}
-    steps = (
-        f"Text {asked} has {lengths[asked]} tokens, at the places 0 to {lengths[asked] - 1}; the rest is padding.",
-        f"The state behind its own last token is at place {lengths[asked] - 1}.",
-    )
-    shown = "text  tokens\n" + "\n".join(f"{at:4}  {length:6}" for at, length in enumerate(lengths))
-    text = (
-        f"Three texts are padded at their ends, to {longest} places, and go through an LSTM that reads from left to "
-        f"right. `states[text, place]` holds its states, both counted from 0. At which place is "
-        f"the state of text {asked} that classifies it?"
-    )
-    return number(text, place(), wrong, steps, place, shown=shown)
 
 
 @generator("train", "model-cannot-peek", short=True)

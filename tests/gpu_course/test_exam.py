@@ -28,10 +28,10 @@ def path(tmp_path, monkeypatch):
     return path
 
 
-def test_the_bank_has_sixty_generators_in_six_skills():
+def test_the_bank_has_three_generators_for_each_place_of_a_paper_and_some_on_each_lesson():
     by_skill = {skill: [found.name for found in BANK if found.skill == skill] for skill in exam.SKILLS}
-    assert len(BANK) == sum(map(len, by_skill.values())) >= 60
-    assert min(map(len, by_skill.values())) >= 10
+    assert len(BANK) == sum(map(len, by_skill.values())) and min(map(len, by_skill.values())) >= 3 * exam.EACH
+    assert {found.lesson for found in BANK} >= {f"{lesson:02}" for lesson in range(1, 13)}
     assert {name for found in BANK for name in found.about} <= KNOWN
     assert all(isinstance(misconceptions.get(found.about[0]), misconceptions.Misconception) for found in BANK)
 

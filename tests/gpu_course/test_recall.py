@@ -53,7 +53,7 @@ def test_every_short_question_is_planned_within_two_turns_and_most_in_the_first(
     short = {found.name for found in exam.bank() if found.short}
     turns = [{name for lesson in LESSONS for name in recall.plan(lesson, turn=turn)} for turn in (0, 1)]
     assert turns[0] | turns[1] == short
-    assert len(turns[0]) >= 31  # of 36 places; the others bring back the only question of a lesson
+    assert len(turns[0]) >= 0.9 * len(short)  # other places bring back the only question of a lesson
 
 
 def test_missed_questions_leave_two_of_three_places_to_others():
