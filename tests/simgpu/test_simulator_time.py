@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch import nn
 
 import simgpu
 from simgpu import gpus
@@ -39,6 +40,28 @@ def test_launch_bound_and_bandwidth_bound():
     assert ns(lambda: [large + 1 for _ in range(10)]) == LIGHT_NS + 10 * length
 
 
+def test_arrays_of_bare_operators_that_fit_into_a_cache_are_faster_than_memory():
+    """Published of an A100: it reads and writes 3,900 GB/s in its cache of 40 MB, until 28 MB."""
+
+    class Adds(nn.Module):
+        def forward(self, x):
+            return x.add_(1)
+
+    def gbps(spec, mib, add=lambda x: x.add_(1)):
+        simgpu.reset()
+        simgpu.configure(spec=spec)
+        x = torch.ones(2**18 * mib, device="sim")
+        with simgpu.timeline() as seen:
+            add(x)
+        (kernel,) = (one for one in seen.records if one.kind == "kernel")
+        return 2 * x.nbytes / (kernel.duration_ns - C.kernel_ns)
+
+    fits, half, beyond = (gbps("A100 80GB", mib) for mib in (12, 18, 64))
+    assert fits == pytest.approx(3_900, rel=0.01) and fits > half > beyond == pytest.approx(1_610, rel=0.01)
+    assert gbps("A100 80GB", 12, Adds()) == pytest.approx(beyond, rel=0.01)  # a model's other arrays push them out
+    assert gbps("B200", 12) < 7_700  # of whose cache nobody has said so
+
+
 def test_a_result_that_has_its_place_already_is_written_and_not_read():
     x, y = torch.ones(2, 2**20, device="sim")
     once = LIGHT_NS + elementwise(2 * x.nbytes)
@@ -57,7 +80,7 @@ def test_a_call_that_was_there_before_costs_what_it_did_until_something_is_set_o
             assert ns(lambda: whole / 2) == LIGHT_NS + elementwise(whole.nbytes + whole.numel() * dtype.itemsize)
         finally:
             torch.set_default_dtype(torch.float32)
-    for spec in ("H100 SXM", "T4", "H100 SXM"):
+    for spec in ("RTX 4090", "T4", "RTX 4090"):
         simgpu.reset()
         simgpu.configure(spec=spec)
         x + 1
@@ -196,7 +219,7 @@ def test_events_measure_the_queue_and_order_streams():
         torch.sim.Event().elapsed_time(end)
 
 
-@pytest.mark.parametrize("name", ["L4", "A100 40GB", "H100 SXM"])
+@pytest.mark.parametrize("name", ["L4", "RTX 3090", "B200"])
 def test_the_same_program_on_another_gpu(name):
     x, spec = torch.ones(2**22, device="sim"), gpus.get(name)
     simgpu.configure(spec=name)

@@ -120,8 +120,10 @@ class Clock(Meter):
                 work = Captured(index, name, "compute", length_ns, cost, bound)
                 self.capture.add((index, self.streams[index]), work)
                 return
-            if phase is None and (not self._only_launches or self.log is not None):
+            if phase is None and (not self._only_launches or self.log is not None or self.rates.l2_gbps):
                 phase, bare = self._now()
+            if bare and self.rates.l2_gbps:
+                length_ns, bound = self.rates.kernel(cost, bare)
             price_ns = self._launch_ns if self._only_launches else self._price_ns(cost, phase or "", bare)
             end = self._enqueue(index, name, "compute", length_ns, price_ns)
             self.busy_ns[index] += length_ns

@@ -14,6 +14,7 @@ How to read the numbers:
   includes tensor cores where they have it.
 - `best_bf16_tflops` and `best_copy_gbps` are no promises: the best product of matrices and the best copy within the
   memory (read and written) that somebody measured and published, where we know of one.
+- `l2_mib` is the size of the cache that all multiprocessors share, `l2_gbps` how fast somebody read it.
 - Bandwidths are in GB/s, 10^9 bytes a second.
 - `memory_gb` is the size on the box, a name rather than a measure. `memory_mib` is what the driver reports, as
   nvidia-smi and its kin print it: no data sheet states that, so its source is a place where somebody shows the output.
@@ -86,6 +87,8 @@ class GPU:
     peak_tflops: dict[str, float] = field(default_factory=dict, hash=False)
     best_bf16_tflops: float | None = None
     best_copy_gbps: float | None = None
+    l2_mib: int | None = None
+    l2_gbps: float | None = None
     memory_mib: int | None = None
     total_gib: float | None = None
     power_w: int | None = None

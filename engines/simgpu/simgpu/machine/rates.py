@@ -15,11 +15,12 @@ class Costs:
 
     `odd_share` was chosen on the 26 ms by which a step of nanoGPT on an A100 gets shorter with 50,304 tokens instead
     of 50,257 (https://pytorch.org/blog/accelerating-large-language-models/), and tried on attention over 197 tokens.
-    The other four shares of the GPU's own rates were chosen on one GPU's published measurements, rounded, and tried
-    on others (`python -m benchmarks.published`); the rest are assumptions. With `limits` nothing is faster than the
-    best that was published for the GPU, products in fp16 and bf16 (`best_bf16_tflops`; attention may be slower) and
-    copies (`best_copy_gbps`), and no product faster than the card's watts allow. `AT_PEAK` has the data sheet's
-    rates.
+    `cache_share` was chosen on an A100 (scaling beside reading, page "cache_a100" of gpus.toml), and is 3 % above a
+    GH200's and 12 % below an L40's. The other four shares of the GPU's own rates were chosen on one GPU's published
+    measurements, rounded, and tried on others (`python -m benchmarks.published`); the rest are assumptions. With
+    `limits` nothing is faster than the best that was published for the GPU, products in fp16 and bf16
+    (`best_bf16_tflops`; attention may be slower) and copies (`best_copy_gbps`), and no product faster than the card's
+    watts allow. `AT_PEAK` has the data sheet's rates.
     """
 
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
@@ -30,6 +31,7 @@ class Costs:
     bandwidth_share: float = 0.9  # of the bandwidth: all that reads and writes memory in order
     strided_share: float = 0.5  # of that again where a kernel reads memory in another order than it writes
     odd_share: float = 0.09  # of that again, on A100 and H100: matrices in 16 bits with rows of no multiple of 16 bytes
+    cache_share: float = 0.72  # of the rate at which the L2 cache is read: what is read and written there
     depthwise_share: float = 0.05  # of fp32's peak: convolutions of single channels, which tensor cores cannot do
     limits: bool = True
 
@@ -39,6 +41,10 @@ _OLDEST_TENSOR_CORES = (7, 0)
 # Odd rows were published to be slow on A100 and H100. On an RTX 3090 nine of timm's models whose
 # attention has such rows take about as long as without a price for them (clock/published.json).
 _SLOW_AT_ODD_ROWS = ((8, 0), (9, 0))
+# Of the L2 cache: up to the first all is found in it, beyond the second nothing. Chosen on an A100's, where rates fall
+# from 28 to 51 of its 40 MB; on an H100 PCIe and an H200 0 to 29 % below the rates at nine sizes there, and half of an
+# L40's, which stays as fast up to 0.8.
+_IN_CACHE, _PAST_CACHE = 0.65, 1.3
 _ENERGY = {"fp16": 1, "bf16": 1, "tf32": 2, "fp32": 5}  # of an operation in a format, beside one in fp16
 AT_PEAK = Costs(
     bus_share=1.0, matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0, odd_share=math.inf, limits=False
@@ -54,11 +60,15 @@ class Rates:
         if costs.limits and gpu.best_copy_gbps:
             self._gbps = min(self._gbps, gpu.best_copy_gbps)
         self._strided_gbps = self._gbps * costs.strided_share
+        self.l2_gbps = (gpu.l2_gbps or 0) * costs.cache_share if costs.limits else 0
         self._bus_gbps = gpu.bus_gbps or gpu.bandwidth_gbps
         self._flops_a_ns: dict[tuple[str, float], tuple[float, str]] = {}  # by rate and attention of a cost
 
-    def kernel(self, cost: Cost) -> tuple[int, str]:
+    def kernel(self, cost: Cost, bare: bool = False) -> tuple[int, str]:
         """Return how many ns the kernels of an operator take, and what bounds them.
+
+        The arrays of a bare one lie in the L2 cache, as far as they fit and its rate is known; those of a model have
+        been pushed out by others.
 
         That is the larger of arithmetic and memory traffic, and for each step the least time of a kernel. The bound is
         "compute", "power" where the card's watts hold arithmetic back, "bandwidth" or "latency"; "odd rows" where
@@ -66,7 +76,7 @@ class Rates:
         takes longer than that, and nobody knows how long.
         """
         speed, arithmetic = self._flops_a_ns.get((cost.rate, cost.attention)) or self._speed(cost)
-        gbps = self._strided_gbps if cost.strided else self._gbps
+        gbps = self._strided_gbps if cost.strided else self._cached_gbps(cost.nbytes) if bare else self._gbps
         compute_ns, memory_ns = math.ceil(cost.flops / speed), math.ceil(cost.nbytes / gbps)
         work_ns = compute_ns if compute_ns > memory_ns else memory_ns
         if cost.extra_bytes:
@@ -79,6 +89,14 @@ class Rates:
         least_ns = self.costs.kernel_ns * cost.steps
         bound = "latency" if work_ns < least_ns else arithmetic if compute_ns >= memory_ns else "bandwidth"
         return least_ns + work_ns, bound if cost.modelled else NOT_MODELLED
+
+    def _cached_gbps(self, nbytes: int) -> float:
+        """Return the rate at which so many bytes are moved that were used before, over and over."""
+        if not self.l2_gbps:
+            return self._gbps
+        of_cache = nbytes / ((self.gpu.l2_mib or 0) * 2**20)
+        found = min(1.0, max(0.0, (_PAST_CACHE - of_cache) / (_PAST_CACHE - _IN_CACHE)))
+        return 1 / (found / self.l2_gbps + (1 - found) / self._gbps)
 
     def _odd_ns(self, cost: Cost) -> int:
         """Return how much longer a product of tensor cores takes for rows that are no multiple of 16 bytes."""
