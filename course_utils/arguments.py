@@ -1,4 +1,4 @@
-"""Is this argument what the function can take, and if not, how is that said?"""
+"""Validation of arguments, with messages that say what a function takes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which real data is there that needs no download?
+"""Real data that needs no download.
 
 Handwritten digits and two photographs come with scikit-learn, text and code come with Python. `PhotoCrops` is made for
 the study of feeding: each sample is decoded from a JPEG file and changed at random when it is asked for, which takes

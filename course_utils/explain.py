@@ -1,4 +1,4 @@
-"""What does this error mean, and what do I do now?
+"""Explanations of errors: what happened, why, and what to do now.
 
     with explain.caught() as c:
         torch.ones(3, device=DEVICE) + torch.ones(3)

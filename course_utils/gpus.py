@@ -1,4 +1,4 @@
-"""What does the data sheet of a GPU promise? The table that the simulated GPU takes its rates from."""
+"""Data sheets of GPUs: the table from which the simulated GPU takes its rates."""
 
 from simgpu.machine.gpus import ALL, FORMATS, GPU, find, get, table
 

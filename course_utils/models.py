@@ -1,4 +1,4 @@
-"""Which small models do several lessons share? Five architectures from PyTorch's standard layers, for any device.
+"""Small models that several lessons share, built from PyTorch's standard layers for any device.
 
     model = models.TransformerLM(width=64, layers=2).to(DEVICE)
     logits = model(tokens.to(DEVICE))  # (batch, time) -> (batch, time, vocabulary)

@@ -1,4 +1,4 @@
-"""In which formats does PyTorch compute with float32 numbers here, and how is that put back?"""
+"""Formats in which PyTorch computes float32 products, and their restoration."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Where are the programs that the lessons start?
+"""Paths of the programs that the lessons start.
 
 Beside the lesson that is open (a reader may edit that copy), else in the repository, else in the installed package.
 """

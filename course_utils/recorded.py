@@ -1,4 +1,4 @@
-"""What did this experiment give on a real GPU?
+"""Recorded and published results of experiments on real GPUs.
 
 A lesson calls `compare` or `value` with what it measured. They put it beside what was recorded on named GPUs and what
 data sheets predict; `plots.curves` draws what `compare` returns. Where nothing is recorded under a key, what others

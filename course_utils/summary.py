@@ -1,4 +1,4 @@
-"""What is in this model, where is it, and what does one call of it cost?
+"""Summary of a model: its parts, their devices, and the cost of one call.
 
 print(summary(model, images))
 """

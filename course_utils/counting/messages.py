@@ -1,4 +1,4 @@
-"""What did this rank tell others: messages and collectives, counted?"""
+"""Counter of the messages and collectives that this rank sends."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""How are operators, copies, host reads and FLOPs counted while a program runs?"""
+"""Counters of operators, copies, host reads and FLOPs in a running program."""
 
 import inspect
 from collections import Counter

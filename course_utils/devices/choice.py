@@ -1,4 +1,4 @@
-"""Which device do the lessons use on this machine, and what is it?"""
+"""Choice and description of the device that the lessons use."""
 
 import functools
 import html

@@ -1,4 +1,4 @@
-"""Why does PyTorch find no GPU on this machine, and what is the cure?
+"""Diagnosis of a machine on which PyTorch finds no GPU, with the cure.
 
 `diagnose(report)` reasons about a report alone, so that it can be tried on the reports of other machines that come with
 the course (`Report.stored()`).

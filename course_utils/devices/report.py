@@ -1,4 +1,4 @@
-"""What does this machine say of itself, as far as it matters for finding a GPU?"""
+"""Report of a machine: what matters for finding a GPU."""
 
 import html
 import json

@@ -1,4 +1,4 @@
-"""What will fail on this machine when a course is held on it, on a login node of a cluster for instance?
+"""Check of a site before a course, on the login node of a cluster for instance.
 
 python -m course_utils.devices --site
 """

@@ -1,4 +1,4 @@
-"""What happens when memory is smaller than it is? A limit on the bytes that a block may have alive."""
+"""Limit on the bytes that a block may have alive."""
 
 import gc
 from collections.abc import Callable, Iterator

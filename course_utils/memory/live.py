@@ -1,4 +1,4 @@
-"""Which tensors are alive, how large are they, and where were they made?"""
+"""Live tensors, with their sizes and the lines that made them."""
 
 import gc
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Which bytes did this function have alive, when were they most, and whose were they then?"""
+"""Measurement of a function's memory: its peak, when it was reached, and by owner."""
 
 import gc
 import math

@@ -1,4 +1,4 @@
-"""Is a forecast of memory what was measured?"""
+"""Comparison of a memory forecast with a measurement."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How far are predicted numbers from measured ones?"""
+"""Plots of predicted against measured numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What did host and GPUs do, and when? Pictures of timelines of the simulated GPU."""
+"""Timelines of host and simulated GPUs."""
 
 from __future__ import annotations
 

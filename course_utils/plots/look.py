@@ -1,4 +1,4 @@
-"""Which colours, fonts and line styles do all pictures have, and what becomes of a figure that a cell shows?"""
+"""Common style of all figures, and their display in a cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How does a measured curve stand beside recorded, published and predicted ones?"""
+"""Measured curves beside recorded, published and predicted ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where do a step's bytes and its time go? Pictures of what was measured or forecast."""
+"""Plots of a step's bytes and time, measured or forecast."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which thread of a CUDA kernel, or which program of a Triton kernel, touched which element of an array?"""
+"""Pictures of the elements that each thread, or each Triton program, touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How are times, sizes and counts written, in text and along an axis?"""
+"""Formats of times, sizes and counts, in text and along an axis."""
 
 from __future__ import annotations
 

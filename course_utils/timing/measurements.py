@@ -1,4 +1,4 @@
-"""How long does one call take, in the median, and how far do its times spread?"""
+"""Time of one call: median and spread."""
 
 import statistics
 import timeit

@@ -1,4 +1,4 @@
-"""How fast can this machine multiply matrices and move memory, and what does that allow a layer of a given intensity?
+"""Roofline of this machine: rates of matrix products and of memory.
 
 The roofline (Williams, Waterman and Patterson 2009, https://doi.org/10.1145/1498765.1498785): a program that does I
 operations for each byte it moves reaches at most min(peak rate, I x bandwidth).

@@ -1,4 +1,4 @@
-"""What did the answer do when it was called, and is that right?"""
+"""Calls of an answer on one device, and the judgement of what they gave."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""How is code tried on the simulated GPU of a child process, beside a real GPU or by itself, and for how long?"""
+"""Trial of code on the simulated GPU of a child process, within a time limit."""
 
 import contextlib
 import importlib

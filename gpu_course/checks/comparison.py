@@ -1,4 +1,4 @@
-"""How do two values differ, in words, and how is a value shown in a message?"""
+"""Differences between two values in words, and values as messages show them."""
 
 import inspect
 import math

@@ -1,4 +1,4 @@
-"""Under which name is a wrong answer counted, so that nothing of the answer itself is in the name?
+"""Names under which wrong answers are counted, without any text of the answer.
 
 The name is what the check's own source says: a message made by `f"copies {sent} bytes"` counts as "copies … bytes".
 """

@@ -1,4 +1,4 @@
-"""Which exercise is this, and what happens when its answer is checked?
+"""Exercise: its reference answer, its check, and the course of a check.
 
 An exercise is a module that has its name, `gpu_course/lesson02/double.py`: a function with a docstring is the
 reference, and the check tells right from wrong on each device of `devices.check_devices()`:

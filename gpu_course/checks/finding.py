@@ -1,4 +1,4 @@
-"""What is wrong with an answer, in words?"""
+"""Findings on an answer, in words."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""How can a call be ended that takes too long, and a Ctrl-C of the user be told from one that the code fakes?
+"""Time limit of a call, and the user's Ctrl-C told from one that the code fakes.
 
 A limit is time that the code has had (`spent`): a right answer on a busy machine gets as much of it as on a quiet one.
 Far behind stands a limit of the clock on the wall; what it ends had not had its time, and nothing is said of the code.

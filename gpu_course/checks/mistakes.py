@@ -1,4 +1,4 @@
-"""Which known mistake is this? A mistake is the wrong answer itself; an answer that does the same gets its name."""
+"""Known mistakes, each a wrong answer: an answer that does the same gets its name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How is a verdict shown? As text, and in a notebook with the same words as a panel, with buttons below it."""
+"""Display of a verdict: text, and in a notebook a panel with the same words and buttons."""
 
 import html
 import textwrap

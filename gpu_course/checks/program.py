@@ -1,4 +1,4 @@
-"""What did a program do, the text of a file, when its functions were called?"""
+"""Trial of a program's file through calls of its functions."""
 
 import inspect
 import linecache

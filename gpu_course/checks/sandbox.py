@@ -1,4 +1,4 @@
-"""How can code that we did not write be run so that this process stays usable whatever it does?"""
+"""Sandbox for foreign code: whatever it does, this process stays usable."""
 
 import asyncio
 import builtins

@@ -1,4 +1,4 @@
-"""How much of its time limit has code had? The time in which it ran or slept, not that in which it waited for a core.
+"""Time that code has had of its limit: running or sleeping, without waiting for a core.
 
 A limit of the clock on the wall refuses right answers on a busy machine, and one of processor time never ends an answer
 that sleeps. So time counts as it passes, less that in which a thread was ready to run and no core was free. On Linux

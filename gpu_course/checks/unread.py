@@ -1,4 +1,4 @@
-"""Did Python read the cell that a reader wrote last, or does a name still stand for what an earlier cell made of it?"""
+"""Detection of a cell that was edited and not run."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Which exercise stops whom, and by which mistake? A page of HTML that is printed whole and sorted by a click.
+"""Page of a class: which exercise stops whom, by which mistake, in sortable HTML.
 
 Nothing that somebody wrote into a line becomes part of the page's code: texts are escaped, and the page lets no script
 run but its own.

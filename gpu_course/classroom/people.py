@@ -1,4 +1,4 @@
-"""Who is in a class, what has each solved, and whose lines are which?"""
+"""People of a class, what each has solved, and whose lines are which."""
 
 from collections import Counter
 from collections.abc import Iterable

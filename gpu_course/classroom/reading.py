@@ -1,4 +1,4 @@
-"""Which lines of learners are in a text, as chats, mails and forms deliver it?
+"""Reader of learners' lines in text from chats, mails and forms.
 
 A line may follow a name or a time, be quoted or indented, stand in a table or in HTML, and be broken into several rows.
 What stands around it is passed over, and its checksum says where it ends. Of a line that cannot be read, it is said

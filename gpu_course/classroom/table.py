@@ -1,4 +1,4 @@
-"""How far has each person of a class come, as a table of text?"""
+"""Progress of a class as a text table."""
 
 from course_utils import tables
 from gpu_course import catalogue, exam

@@ -1,4 +1,4 @@
-"""What does the line of a learner's progress say, and how is it written?
+"""Format of the line that carries a learner's progress.
 
     course-progress-3;Ada;k3f9;0.1.0;00:double;02:nearest,ramp;!02:nearest:the+answer+stays+on+the+host:2;8f3e0a11
 

@@ -1,4 +1,4 @@
-"""How much memory and time did a call take on the simulated GPU, and what is said when that is over a budget?"""
+"""Budgets of memory and time on the simulated GPU."""
 
 import dataclasses
 import functools

@@ -1,4 +1,4 @@
-"""How long does a device work, by the marks that it puts into its own queue?
+"""Device time by events in its queue.
 
 A wait for an event itself, followed by `elapsed_time`, may last for ever on Apple's GPU, and a short interval may raise
 there (https://github.com/pytorch/pytorch/issues/162872, https://github.com/pytorch/pytorch/pull/196395): its work is

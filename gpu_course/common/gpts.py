@@ -1,4 +1,4 @@
-"""Which language models do explorers know? Sizes of decoders in the manner of GPT-2."""
+"""Sizes of the language models that explorers know: decoders in the manner of GPT-2."""
 
 __all__ = ["MODELS"]
 

@@ -1,4 +1,4 @@
-"""Are the gradients of all ranks averaged, and what did that take? What ranks prepare and send back, and its check."""
+"""Check of averaged gradients: what ranks prepare and send back, and what that took."""
 
 import copy
 from collections.abc import Callable

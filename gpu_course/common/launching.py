@@ -1,4 +1,4 @@
-"""What does the reader's kernel compute, and what is wrong with it? It runs on the CPU, every access looked at."""
+"""Launch of a reader's kernel on the CPU, with every access examined."""
 
 import inspect
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is a model beside its numbers, and did an answer leave that as it was? Where else can an answer be tried?"""
+"""State of a model beside its numbers, and other devices on which an answer can be tried."""
 
 from typing import Any
 

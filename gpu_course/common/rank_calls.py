@@ -1,4 +1,4 @@
-"""What happens on one rank when an answer is called? A small module: every rank imports it anew."""
+"""Call of an answer on one rank; small, since every rank imports it anew."""
 
 import copy
 import importlib

@@ -1,4 +1,4 @@
-"""What does the reader's answer do on real ranks, and where do they wait when they do not end?
+"""Trial of an answer on real ranks, and where they wait when they hang.
 
 A check hands `on_ranks` a program: a function that runs on every rank and calls the answer as often as it likes.
 Exercises run on the CPU with gloo on every machine, so that messages and bytes are the same everywhere.

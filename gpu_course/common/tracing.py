@@ -1,4 +1,4 @@
-"""How do checks call a function that is compiled, and see its graphs and where they break?"""
+"""Calls of compiled functions by checks, with their graphs and graph breaks."""
 
 import contextlib
 import inspect

@@ -1,4 +1,4 @@
-"""What is wrong? Items on errors, logs, traces, hangs, kernels and runs that get slower or fuller."""
+"""Items on diagnosis: errors, logs, traces, hangs, kernels and runs that get slower or fuller."""
 
 import random
 import re

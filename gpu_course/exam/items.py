@@ -1,4 +1,4 @@
-"""What is an item of the examination, and how is one drawn?
+"""Items of the examination, and their drawing.
 
 An item is made by a generator, a function of a `random.Random`, so that its numbers differ from draw to draw. Its right
 answer is computed: the program that the item shows is run, or the formula of the lesson is worked out. Its wrong

@@ -1,4 +1,4 @@
-"""What is in memory, and does it fit? Items on owners, timelines, leaks, levers and batch sizes."""
+"""Items on memory: owners, timelines, leaks, levers and batch sizes."""
 
 import random
 

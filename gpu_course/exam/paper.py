@@ -1,4 +1,4 @@
-"""How is a set of items shown, answered and judged? In widgets, or by `print(paper)` and `answer(1, 3)` as text."""
+"""Paper of an examination, shown, answered and judged: in widgets, or by `print(paper)` and `answer(1, 3)` as text."""
 
 import html
 import textwrap

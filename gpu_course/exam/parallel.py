@@ -1,4 +1,4 @@
-"""What do several devices do together? Items on collectives, data parallel, tensor parallel and pipelines."""
+"""Items on several devices: collectives, data parallel, tensor parallel and pipelines."""
 
 import math
 import random

@@ -1,4 +1,4 @@
-"""Where is it? Items on devices, copies, views and sizes, and on machines whose GPU does not work."""
+"""Items on placement: devices, copies, views and sizes, and on machines whose GPU does not work."""
 
 import dataclasses
 import random

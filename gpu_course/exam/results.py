@@ -1,4 +1,4 @@
-"""What did an examination give, skill by skill? As a table, and as one line that an instructor can read."""
+"""Results of an examination by skill: as a table, and as one line that an instructor can read."""
 
 import html
 import re

@@ -1,4 +1,4 @@
-"""What does the program that an item shows do? It is run: on a simulated GPU, or on ranks that are threads here."""
+"""Runs of the programs that items show: on a simulated GPU, or on ranks that are threads here."""
 
 import gc
 import sys

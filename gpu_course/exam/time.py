@@ -1,4 +1,4 @@
-"""How long does it take, and why? Items on queues, clocks, rooflines, launches, repairs and graphs."""
+"""Items on time: queues, clocks, rooflines, launches, repairs and graphs."""
 
 import random
 import statistics

@@ -1,4 +1,4 @@
-"""Does it train as it should? Items on gradients, means, evaluation, mixed precision, optimizers and resuming."""
+"""Items on training: gradients, means, evaluation, mixed precision, optimizers and resuming."""
 
 import random
 

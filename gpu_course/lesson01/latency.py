@@ -1,4 +1,4 @@
-"""How long does it take from asking for a result to having it?"""
+"""Latency from asking for a result to having it."""
 
 from collections.abc import Callable
 

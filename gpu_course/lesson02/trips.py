@@ -1,4 +1,4 @@
-"""How long does a piece of work take: on a device with its queue, on the CPU, or there and back by a data sheet?"""
+"""Times of a piece of work: on a device, on the CPU, or there and back by a data sheet."""
 
 from collections.abc import Callable
 from typing import Any

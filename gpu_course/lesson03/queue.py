@@ -1,4 +1,4 @@
-"""Was this timing honest? A queue on the simulated GPU, with the clock that an answer is given."""
+"""Queue on the simulated GPU, and the clock with which an answer times it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""What may a file of somebody else hold: tensors of a device that is not here, and code that runs when it is read?"""
+"""Files of strangers: tensors of a device that is not here, code that runs when it is read."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Does a run that was saved and loaded go on to the losses of one that nobody disturbed?"""
+"""Comparison of a resumed run with an undisturbed one."""
 
 import copy
 import io

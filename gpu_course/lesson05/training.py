@@ -1,4 +1,4 @@
-"""What did a training loop do with its model, optimizer and scaler, and what should have come out?"""
+"""Record of a training loop's use of model, optimizer and scaler, and the expected result."""
 
 import copy
 import re

@@ -1,4 +1,4 @@
-"""What keeps the GPU of these seven programs waiting? The cases of lesson 06, and what their traces say.
+"""Cases of lesson 06: seven programs that keep their GPU waiting, and their traces.
 
 Each case trains on all batches once and returns the mean loss. `source` is what a reader opens and repairs.
 """

@@ -1,4 +1,4 @@
-"""How do the profiler's own messages stay out of a notebook? Everything else that is written still appears."""
+"""Filter for the profiler's own messages; all other output still appears."""
 
 import functools
 import os

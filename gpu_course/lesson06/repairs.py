@@ -1,4 +1,4 @@
-"""Is a program of lesson 06 repaired? What it does is compared with the case, its trace with what it was to gain."""
+"""Check of a repaired case: its results against the case, its trace against the expected gain."""
 
 import textwrap
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""How are PyTorch's caching allocator, its limit and its settings tried, on CUDA or on the simulated GPU?"""
+"""Trials of PyTorch's caching allocator, on CUDA or the simulated GPU."""
 
 import gc
 import os

@@ -1,4 +1,4 @@
-"""What does a changed training step save, and what does it cost, as multiples of the plain step?
+"""Savings and costs of a changed training step, as multiples of the plain step.
 
 levers = Levers(DEVICE)
 levers.add("naive", naive_step)  # the first row is the one that the others are compared with

@@ -1,4 +1,4 @@
-"""Which training steps of a Transformer are right, and fit into a budget?"""
+"""Check of a Transformer's training step: its result, and its memory budget."""
 
 from collections.abc import Callable, Iterable
 

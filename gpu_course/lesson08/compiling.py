@@ -1,4 +1,4 @@
-"""How many kernels does `torch.compile` write for a function?"""
+"""Number of kernels that `torch.compile` writes for a function."""
 
 from collections.abc import Callable
 

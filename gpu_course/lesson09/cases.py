@@ -1,4 +1,4 @@
-"""What do the ranks of an exercise of lesson 09 prepare, and what do they send back to the check?"""
+"""Cases of lesson 09's exercises: what ranks prepare and send back."""
 
 import tempfile
 from collections import OrderedDict

@@ -1,4 +1,4 @@
-"""How does a lesson start a program with torchrun on two processes of this machine, and see what it prints?"""
+"""Start of a program with torchrun on two processes, and its output."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Which data did each rank take, what did it accumulate and learn, and what is in the file?"""
+"""Record of distributed training: each rank's data, accumulated gradients, result, and file."""
 
 import io
 import warnings

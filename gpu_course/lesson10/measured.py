@@ -1,4 +1,4 @@
-"""Which ways to split a model did somebody measure, and how far are the formulas of `plans` from them?
+"""Published measurements of split models beside the formulas of `plans`.
 
 `measured.csv` holds the 3,231 ways that Hugging Face tried for its Ultra-Scale Playbook (2025; Apache License 2.0):
 four models like Llama, each on 1 to 64 machines with 8 H100, in bfloat16 with AdamW, 256 sequences of 4,096 tokens a

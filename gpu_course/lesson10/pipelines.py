@@ -1,4 +1,4 @@
-"""Is this schedule of a pipeline possible, how long does it take, and what does each rank hold meanwhile?
+"""Pipeline schedules: validity, time, and what each rank holds.
 
 A schedule is text: a line for each rank, its actions in order. `F0` is the forward pass of micro-batch 0, `B0` its
 backward pass, `I0` and `W0` the two halves of that: the gradient of the input, and those of the weights. Where a rank

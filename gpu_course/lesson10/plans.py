@@ -1,4 +1,4 @@
-"""How should a model be split over GPUs? Memory of a rank and time of a step for each mesh of data, tensor, pipeline.
+"""Plans for splitting a model: memory of a rank and time of a step for each mesh.
 
 The model is that of `will_it_fit`, trained in bfloat16 with AdamW, a micro-batch one sequence of s = 2,048 tokens; h is
 its width; d, t, p are the ranks along the mesh. (`Rank` also takes other layers, sequences and micro-batches.)

@@ -1,4 +1,4 @@
-"""Do the ranks hold shards, and do the shards make up what one process holds? The exercises on sharding."""
+"""Check of shards on ranks against what one process holds."""
 
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh

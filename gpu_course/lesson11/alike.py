@@ -1,4 +1,4 @@
-"""Which of several causes is it? Cases that look alike: losses that stay flat, ranks that hang, compiled steps.
+"""Cases that look alike: losses that stay flat, ranks that hang, compiled steps.
 
 case = draw()  # shows what a person sees, and what can be looked at
 case.look("gradient")  # one instrument

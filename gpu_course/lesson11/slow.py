@@ -1,4 +1,4 @@
-"""Why is a compiled step no faster? Cases of lesson 11 in which a line of the step sends the compiler back to work."""
+"""Cases of compiled steps that are no faster, in which a line of the step sends the compiler back to work."""
 
 import random
 from collections.abc import Callable

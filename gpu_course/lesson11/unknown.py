@@ -1,4 +1,4 @@
-"""What is a failure whose cause is asked for?"""
+"""Failure whose cause is asked for."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Was the failure cured or silenced? What reached the model, where, and whether other errors still come out."""
+"""Observation of a cure: what reached the model, and whether other errors still come out."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where does a program stand: memory against time, beside the given program, earlier tries and others' lines?
+"""Score cards: memory against time, beside the given program, earlier tries and others' lines.
 
 Tries are kept as lines of text beside the file of `progress`, in memory alone where that is.
 """

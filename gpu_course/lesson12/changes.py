@@ -1,4 +1,4 @@
-"""What does each change of the given program bring? In the order of that, as hints.
+"""Changes of the given program in order of their gain, as hints.
 
 A change is an edit of the given program's text; changes.toml holds them. The edits show the answer: a reader sees
 names, numbers and hints.

@@ -1,4 +1,4 @@
-"""Does a capstone program train as the given one does, and if not, what does it do instead?
+"""Comparison of a capstone program's training with that of the given one.
 
 A program is the text of a file with the functions in `FUNCTIONS`. Whatever it reports is compared with what the given
 program makes of the same first weights and the same windows, which are drawn anew each time. The check of a program

@@ -1,4 +1,4 @@
-"""What does a capstone program cost on simulated GPUs, is it right there too, and which level has it reached?
+"""Scores of a capstone program on simulated GPUs: cost, correctness, level.
 
 score = lesson12.score("my_capstone.py")
 print(score)

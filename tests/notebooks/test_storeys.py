@@ -207,6 +207,15 @@ def test_each_room_of_course_utils_is_called_by_a_lesson_or_shared_by_rooms():
     assert sum(len(text.splitlines()) for path, text in above.items() if Path(path).stem in shared) < 300
 
 
+def test_a_file_of_code_opens_with_what_it_is_and_not_with_a_question():
+    """Rooms and explorers keep the question that they answer; the site shows that of an explorer."""
+    texts = {path: text for top in (*walls.STOREYS, *walls.ENGINES) for path, text in walls.texts(top).items()}
+    opened = {path: (ast.get_docstring(ast.parse(text)) or "?").partition("\n\n")[0] for path, text in texts.items()
+              if not path.endswith("__init__.py") and "explorers" not in path}  # fmt: skip
+    assert len(opened) > 300
+    assert [path for path, said in opened.items() if "?" in said and not said.startswith("The exercise “")] == []
+
+
 def test_no_file_of_a_storey_says_not_here():
     names = {path.name for top in walls.STOREYS for path in map(Path, walls.texts(top))}
     assert len(names) > 100 and {name for name in names if name.startswith("_")} == {"__init__.py", "__main__.py"}

@@ -1,4 +1,4 @@
-"""How does a rank start at once: from a process that has imported torch already, and does nothing but fork?
+"""Fork server: a process that has imported torch and only forks ranks.
 
 Linux only. This server imports torch, runs no operator, starts no thread of its own and touches no GPU, so that forking
 it is safe; the kernel, which may hold CUDA, is never forked. It ends when the connection to the kernel does, or when it

@@ -1,4 +1,4 @@
-"""In which order is shown what ranks print at the same time?
+"""Order of the output of ranks that print at the same time.
 
 Lines of rank 0 at once; those of the other ranks at the end, rank after rank, so that a short run gives the same text
 each time. In a long run nothing is held for more than `HOLD_S` seconds, not even an unfinished line: a progress bar.

@@ -1,4 +1,4 @@
-"""How much time has the machine given to the ranks, and how much of it did they use?
+"""Processor time that the machine gave to the ranks, and what they used of it.
 
 A limit in seconds is meant for a machine that has time for the ranks. While another program has the cores, a rank that
 could run is held up, and that is not its fault: such time does not count. What counts is the rest, in which the rank

@@ -1,4 +1,4 @@
-"""Whose is a line of code: the reader's, from a cell or a file, or that of Python or a library?
+"""Owner of a line of code: the user's cell or file, Python, or a library.
 
 A package is a library where it is installed, or where its `__init__` says `__tracebackhide__ = True`.
 """

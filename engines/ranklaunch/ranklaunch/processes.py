@@ -1,4 +1,4 @@
-"""How do ranks start as fresh interpreters, and what do all ways to start ranks share?"""
+"""Start of ranks as fresh interpreters, and what all ways of starting share."""
 
 import contextlib
 import os

@@ -1,4 +1,4 @@
-"""How is it said what went wrong in ranks: the first failure with the reader's line, or where each rank waited?"""
+"""Report of a failed launch: the first failure with the user's line, or where each rank waited."""
 
 import contextlib
 import html

@@ -1,4 +1,4 @@
-"""How does one launch go from its start to its end, whatever the ranks do?
+"""Course of one launch from start to end, whatever the ranks do.
 
 On Linux a server process that has imported torch forks the ranks (`forked`), within milliseconds. Elsewhere each is
 a fresh interpreter (`processes`): macOS has libraries that do not survive a fork, and Windows has no fork. Why

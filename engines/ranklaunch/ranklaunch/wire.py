@@ -1,4 +1,4 @@
-"""How do a launch and its ranks talk: whole messages over a socket, and values whose tensors are on the CPU?"""
+"""Protocol between a launch and its ranks: whole messages over a socket, values with tensors on the CPU."""
 
 import collections
 import contextlib

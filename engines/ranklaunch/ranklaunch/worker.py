@@ -1,4 +1,4 @@
-"""What does one rank do, from its start to its end?
+"""Life of one rank from start to end.
 
 It is told its place, joins the process group, calls the function, and sends what that returned or raised. Then it waits
 until all ranks are done: a rank that left early would close connections that others still use.

@@ -1,4 +1,4 @@
-"""Of which parts does a step consist, and how long does each take? Data, copies, forward, backward, optimizer."""
+"""Parts of a step and their times: data, copies, forward, backward, optimizer."""
 
 from bisect import bisect_left
 from collections import Counter

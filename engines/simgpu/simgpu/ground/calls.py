@@ -1,4 +1,4 @@
-"""With what is an operator called? Its arguments by their names, also those that the caller left out."""
+"""Arguments of an operator by name, defaults included."""
 
 from typing import Any
 

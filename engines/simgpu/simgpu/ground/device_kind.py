@@ -1,4 +1,4 @@
-"""As what kind of device does Python see a simulated GPU? As `sim`, or as the kind whose face is on.
+"""Device type under which Python sees a simulated GPU: `sim`, or the kind whose face is on.
 
 What differs between kinds whatever operator runs stands here: names, number formats, words. Sources for MPS:
 EmptyTensor.cpp of aten/src/ATen/mps, MPSGuardImpl.h there, OperationUtils.mm and Copy.mm of aten/src/ATen/native/mps.

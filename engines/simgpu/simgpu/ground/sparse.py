@@ -1,4 +1,4 @@
-"""Of which dense tensors does a sparse one consist, and how many bytes have they?"""
+"""Dense parts of a sparse tensor, and their bytes."""
 
 import torch
 

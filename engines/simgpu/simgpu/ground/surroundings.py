@@ -1,4 +1,4 @@
-"""Is an operator part of a model, or called by itself? A host takes several times as long for the former."""
+"""Surroundings of an operator: in a model, where a host takes several times as long, or by itself."""
 
 import sys
 from types import FrameType

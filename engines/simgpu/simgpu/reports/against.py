@@ -1,4 +1,4 @@
-"""How does a simulated run compare with a trace of the same program on a real GPU? By operator, and by gap."""
+"""Comparison of a simulated run with a trace of a real GPU, by operator and by gap."""
 
 from collections import defaultdict
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What does `python -m simgpu` do with a report: print it, write files, and say by its exit status what is too much?"""
+"""Report on the command line: printing, files, and the exit status of `--fail-if`."""
 
 import argparse
 import atexit

@@ -1,4 +1,4 @@
-"""What would a recorded step take if its models were compiled? The kernels of their calls, in the place of operators.
+"""Forecast of a recorded step with compiled models: kernels in place of operators.
 
 While a program runs, each call of a model from outside is noted: a copy of the model with shapes and no values, what
 the call was given, and which events were its own. When it has ended, or is asked for a report, PyTorch's compiler is

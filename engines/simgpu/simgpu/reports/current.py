@@ -1,4 +1,4 @@
-"""Which session of this process records, for whoever marks a step or asks for the report?
+"""Current recording session of this process.
 
 What records and reports is imported by the first session: it would be a third of `import simgpu`.
 """

@@ -1,4 +1,4 @@
-"""In which forms is a report shown and kept: text, a page, JSON, a trace?"""
+"""Forms of a report: text, page, JSON, trace."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""How does a report come from what a session recorded? Its log is played on the GPU of the run, and read."""
+"""Construction of a report: a session's log is replayed on the GPU of the run, and read."""
 
 from bisect import bisect_right
 from collections import Counter, defaultdict

@@ -1,4 +1,4 @@
-"""Which line of the program made each storage that was alive at the peak, whose is it, and what grows?"""
+"""Storages alive at the peak by owner and line, and those that grow."""
 
 import weakref
 from collections import Counter

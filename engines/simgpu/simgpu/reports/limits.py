@@ -1,4 +1,4 @@
-"""Is a run within the limits that a test asks for, such as "idle>30%"?"""
+"""Limits that a test sets on a run, such as "idle>30%"."""
 
 import re
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What is a report as a page of HTML, that works offline, in light and dark, and with a screen reader?"""
+"""Report as an HTML page that works offline, in light and dark, and with a screen reader."""
 
 import html
 from collections.abc import Sequence

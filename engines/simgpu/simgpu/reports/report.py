@@ -1,4 +1,4 @@
-"""What is in a report? Values that were measured in a run, and what follows from them for other GPUs and settings."""
+"""Contents of a report: values of a run, and forecasts for other GPUs and settings."""
 
 import json
 from dataclasses import asdict, dataclass, field, replace

@@ -1,4 +1,4 @@
-"""What is recorded while a program runs that wants a report, and where does a step end?"""
+"""Recording session of a program, and where its steps end."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""What is a report in plain text?"""
+"""Report in plain text."""
 
 from simgpu.clock.lines import Line, Row
 from simgpu.ground import tables

@@ -1,4 +1,4 @@
-"""Which sentences and cells do all forms of a report share?"""
+"""Sentences and table cells that all forms of a report share."""
 
 import re
 from collections.abc import Iterator, Sequence
