@@ -73,7 +73,7 @@ def _setting(row: dict[str, str]) -> tuple[int, int]:
 
 
 def draw(folder: Path, stored: dict[str, Any]) -> None:
-    """Predict the networks of the tables in `folder`, and store each with what is `stored`, unless it is there."""
+    """Predict the networks of the tables in `folder`, and add each to `stored` unless it is there."""
     compared = {table["gpu"]: table for table in stored["tables"] if table.get("compiled")}
     networks = drawn(folder)
     there = {(gpu, row[0]) for gpu, table in compared.items() for row in table["rows"]}

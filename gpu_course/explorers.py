@@ -234,7 +234,7 @@ class Explorer:
         return ipywidgets.VBox([names, ipywidgets.GridBox([*self.boxes.values()], layout=grid), picture, words])
 
     def _offer(self) -> None:
-        """Let each control offer only what is possible with the others; what is chosen beyond that becomes the last."""
+        """Restrict each control to the values that the others allow; a value beyond them becomes the last allowed."""
         self._offering = True  # new options change values, each of which would draw
         try:
             for name, count in self.offered({name: box.value for name, box in self.boxes.items()}).items():

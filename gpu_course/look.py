@@ -54,7 +54,7 @@ def headline(text: str) -> str:
 
 
 def quiet(text: str) -> str:
-    """Return a line of text that stands back, as HTML."""
+    """Return a line of secondary text as HTML."""
     return f'<div style="opacity:.8;font-size:.93em">{html.escape(text)}</div>'
 
 

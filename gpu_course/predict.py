@@ -182,7 +182,7 @@ class Reveal:
 
     @property
     def verdict(self) -> str:
-        """Return in one sentence how the guess compares with the result; nothing where nobody guessed."""
+        """Compare guess and result in one sentence; empty without a guess."""
         if self.guess is None:
             return ""
         if self.right:

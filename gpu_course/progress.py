@@ -162,7 +162,7 @@ def _ticked(page: str, solved: set[file.Key]) -> str:
 
 
 def _lessons(names: dict[str, list[str]], solved: set[file.Key]) -> tuple[Lesson, ...]:
-    """Return how much of each lesson is solved, whose exercises have these names."""
+    """Return how much of each lesson is solved, given the names of its exercises."""
     rows = []
     for lesson, found in sorted(names.items()):
         spine = ways.spine(lesson)

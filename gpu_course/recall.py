@@ -86,7 +86,7 @@ def _all(paper: exam.Paper) -> bool:
 
 
 def _note(lesson: str, name: str, is_right: bool, is_last: bool) -> None:
-    """Keep what was missed, and forget it when it is answered rightly; with the last answer the next turn begins."""
+    """Record missed questions until they are answered rightly; the last answer begins the next turn."""
 
     def change(kept: Any) -> dict[str, Any]:
         state = _state(kept)
@@ -100,7 +100,7 @@ def _note(lesson: str, name: str, is_right: bool, is_last: bool) -> None:
 
 
 def _state(kept: Any) -> dict[str, Any]:
-    """Return what can be read of what is kept: the names that were `missed`, and the `turns` of each lesson."""
+    """Return the kept state as far as it can be read: names that were `missed`, and `turns` of each lesson."""
     kept = kept if isinstance(kept, dict) else {}
     missed = kept.get("missed")
     names = [name for name in missed if isinstance(name, str)] if isinstance(missed, list) else []

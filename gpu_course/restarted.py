@@ -20,7 +20,7 @@ _EDITORS = {
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Say under each NameError that a restart explains how to go on."""
+    """Print advice under each NameError that a restart explains."""
 
     def on_run(result: Any) -> None:
         error = result.error_in_exec

@@ -32,7 +32,7 @@ def new_code() -> str:
 
 
 def code_of(text: str) -> str:
-    """Return the code that `text` is, "" for none. Raises ValueError where it can be none."""
+    """Parse a code, "" for none. Raises ValueError where `text` is no code."""
     if text and not re.fullmatch(f"[{_CODE}]{{4}}", text):
         raise ValueError(f"{text[:20]!r} is no code")
     return text

@@ -27,7 +27,7 @@ Pair = tuple[Callable[[], Any], Callable[[Any], Any]]  # how a setting is read, 
 
 
 def read() -> dict[str, Any]:
-    """Return what each setting is now, by its name in messages.
+    """Return the current value of each setting, by its name in messages.
 
     Many can only be asked through names that PyTorch does not promise to keep: what a version lacks is not watched.
     """
@@ -174,7 +174,7 @@ def _set_global_hooks(before: list[dict[str, Any]]) -> None:
 
 
 def _choices() -> Pair:
-    """Return how to read and set which kernels and libraries torch may choose from."""
+    """Return reader and setter of the kernels and libraries that torch may choose from."""
     names = "cudnn_enabled", "cudnn_benchmark", "cudnn_deterministic", "mkldnn_enabled"
     libraries = [(getattr(torch._C, f"_get_{name}"), getattr(torch._C, f"_set_{name}")) for name in names]
     cuda, kinds = torch.backends.cuda, ("flash", "mem_efficient", "math", "cudnn")
@@ -237,7 +237,7 @@ def _set_look(before: dict[str, Any]) -> None:
 
 
 def _joint(*pairs: Pair) -> Pair:
-    """Return how to read and set several settings that have one name in messages."""
+    """Return reader and setter of several settings that share one name in messages."""
     gets, puts = zip(*pairs, strict=True)
     return lambda: [get() for get in gets], lambda before: [put(v) for put, v in zip(puts, before, strict=True)]
 

@@ -115,7 +115,7 @@ def tries() -> dict[tuple[str, str, str], int]:
 
 
 def _try(row: Any) -> tuple[tuple[str, str, str], int] | None:
-    """Return what a row of the file counts; None where it counts nothing, as in a file that somebody changed."""
+    """Return what a row of the file counts; None for a damaged row."""
     with contextlib.suppress(ValueError):
         match row:
             case [lesson, name, str(mistake), int(count)] if count > 0 and not isinstance(count, bool):
@@ -134,7 +134,7 @@ def tried(exercise: Key, mistake: str) -> None:
 
 
 def add_tries(counts: Mapping[tuple[str, str, str], int]) -> None:
-    """Let each mistake count at least as often as another machine counted it."""
+    """Raise the count of each mistake to at least that of another machine."""
     if location() is None:
         _TRIES.update(_more(_TRIES, counts))
     else:
@@ -153,7 +153,7 @@ def _change_tries(change: Callable[[dict[tuple[str, str, str], int]], dict[tuple
 
 
 def code() -> str:
-    """Return the code of who learns here, which tells two people of one name apart; it is made at the first call."""
+    """Return this learner's code, which tells two people of one name apart; made at the first call."""
     stored = kept("reader", str)
     if stored is None or not _is_code(stored):
         stored = sealing.new_code()

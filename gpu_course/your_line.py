@@ -56,7 +56,7 @@ def _forgets() -> bool:
 
 
 def _taken(text: str) -> list[str]:
-    """Take what the lines in `text` say, and return what there is to be said of them."""
+    """Apply the lines in `text`, and return remarks on them."""
     from gpu_course import classroom, exam
 
     read = list(classroom.lines(text.splitlines()))

@@ -28,7 +28,7 @@ _EXCEPT = re.compile(r"(?m)^except ModuleNotFoundError:  # Colab, Kaggle.*$")
 
 
 def read(root: Path = ROOT) -> tuple[str, str]:
-    """Return the repository's address, and the commit that set-up cells install; "" for what there is not."""
+    """Return the repository's address, and the commit that set-up cells install; "" where there is none."""
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     return project["project"]["urls"].get("Repository", ""), project["tool"]["course"]["commit"]
 

@@ -211,7 +211,7 @@ def main(arguments=None):
 
 
 def says(stamp, wanted):
-    """Return whether the file `stamp` is there and says what is `wanted`."""
+    """Return whether the file `stamp` exists and holds `wanted`."""
     return stamp.exists() and stamp.read_text(encoding="utf-8") == wanted
 
 

@@ -121,7 +121,7 @@ def lessons() -> list[Path]:
 
 
 def number(path: Path) -> str:
-    """Return the number of a lesson: "08" or, of a page that nobody needs for the next lesson, "08b"."""
+    """Return the number of a lesson, such as "08", or of an optional page, such as "08b"."""
     return path.stem.partition("_")[0]
 
 
@@ -133,7 +133,7 @@ def title(path: Path) -> str:
 def links(path: Path) -> str:
     """Return the line of a lesson that leads to its neighbours.
 
-    A page that nobody needs for the next lesson, such as 08b, is passed by: its own links lead back to the way.
+    An optional page, such as 08b, is skipped: its own links lead back.
     """
     way = [one for one in lessons() if one == path or number(one).isdecimal()]
     place = way.index(path)

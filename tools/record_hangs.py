@@ -70,7 +70,7 @@ def _write(path: Path) -> None:
 
 
 def _in_turn(dist: Any, hang: flight.Hang, rank: int, path: Path) -> None:
-    """Let the ranks `hang.first` make call number `hang.at` before the others; each is recorded as soon as it has."""
+    """Make call number `hang.at` on the ranks `hang.first` before the others; each is recorded at once."""
     calls, all_reduce = 0, dist.all_reduce
 
     def counted(tensor: Any) -> None:

@@ -36,7 +36,7 @@ _OWN = ("torch.sim", "torch.ops.exercise08")  # what the simulated GPU and an an
 
 @dataclass(frozen=True)
 class Row:
-    """A name of PyTorch: what for, what happens without it, and from which version up to which it is there."""
+    """A private name of PyTorch: its use, what happens without it, and the versions that have it."""
 
     name: str
     purpose: str

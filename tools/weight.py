@@ -49,7 +49,7 @@ def limits() -> dict[str, int]:
 
 
 def excess(found: dict[str, int], most: dict[str, int]) -> list[str]:
-    """Return a line for each room that is larger than its limit, has none, or is there no more."""
+    """Return a line for each room that exceeds its limit, has none, or is gone."""
     kept = {room for room in found.keys() & most.keys() if found[room] <= most[room]}
     rooms = sorted((found.keys() | most.keys()) - kept)
     return [f"{room}: {found.get(room)} lines, limit {most.get(room)}" for room in rooms]

@@ -116,7 +116,7 @@ class _Ledger:
         self.counts.copies.append(Copy(direction, tensor.numel() * tensor.element_size(), pinned, bool(non_blocking)))
 
     def made(self, tensor: torch.Tensor) -> None:
-        """Note that PyTorch made `tensor` from Python data: on the host, where nobody sees it, and then one copy."""
+        """Note that PyTorch made `tensor` from Python data: work on the host that no operator shows, and one copy."""
         if tensor.device.type not in ("cpu", "meta"):
             self.copy(torch.device("cpu"), tensor.device, tensor)
             self.operator("_to_copy")

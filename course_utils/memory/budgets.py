@@ -51,7 +51,7 @@ class Limited(Ledger):
 
 @contextmanager
 def budget(size: str | int, device: torch.device | str | None = None) -> Iterator[Budget]:
-    """Let the block have at most `size` ("64 MiB" or bytes) alive on the device beyond what was alive at its start.
+    """Limit the block to `size` ("64 MiB" or bytes) alive on the device beyond what was alive at its start.
 
     The operation that goes over raises `torch.OutOfMemoryError` in CUDA's words; its result does not exist then, all
     else is as before the operation, and the block may catch the error and go on. Leaving the block, also by an

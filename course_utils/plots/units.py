@@ -26,22 +26,22 @@ def count_text(n: float) -> str:
 
 
 def axis_bytes(axis: Axis) -> None:
-    """Let a logarithmic axis of bytes have ticks at powers of 1024 or 32, with their units."""
+    """Put the ticks of a logarithmic axis of bytes at powers of 1024 or 32, with their units."""
     _ticks(axis, 32, bytes_text)
 
 
 def axis_seconds(axis: Axis) -> None:
-    """Let a logarithmic axis of seconds have ticks at powers of ten, written "10 µs", "1 ms"."""
+    """Put the ticks of a logarithmic axis of seconds at powers of ten, written "10 µs", "1 ms"."""
     _ticks(axis, 10, lambda seconds: seconds_text(seconds).replace(".00", "").replace(".0 ", " "))
 
 
 def plain_decades(axis: Axis) -> None:
-    """Let a logarithmic axis have ticks at powers of ten, written 0.01, 1, 1,000, and as 10ⁿ only beyond that."""
+    """Put the ticks of a logarithmic axis at powers of ten, written 0.01, 1, 1,000, and as 10ⁿ beyond that."""
     _ticks(axis, 10, lambda value: f"{value:,g}" if 1e-3 <= value <= 1e5 else f"$10^{{{round(math.log10(value))}}}$")
 
 
 def _ticks(axis: Axis, base: int, text: Callable[[float], str]) -> None:
-    """Let a logarithmic axis have ticks at powers of `base`, written by `text`, and none between."""
+    """Put the ticks of a logarithmic axis at powers of `base`, written by `text`, and none between."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
     axis.set_major_locator(LogLocator(base=base, numticks=12))

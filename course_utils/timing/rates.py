@@ -67,7 +67,7 @@ class Roofline:
 
 
 def formats(device: torch.device) -> tuple[str, ...]:
-    """Return the number formats of which a real `device` has matrix products.
+    """Return the number formats in which a real `device` multiplies matrices.
 
     On CUDA, TF32 and bf16 need compute capability 8.0
     (https://developer.nvidia.com/blog/nvidia-ampere-architecture-in-depth/), PyTorch's products in fp8 need 8.9

@@ -40,7 +40,7 @@ _HEAD = re.compile(r"== (?:(right|wrong): (.*)|(.*?)(?: \[([\w-]+)\])?)")
 
 @dataclass(frozen=True)
 class Edit:
-    """The reference answer with other text in some places: `places` has what stands there, and what is there instead.
+    """The reference answer with text replaced: `places` has pairs of old and new text.
 
     It is whole lines, which end in a line break, or a piece of one line.
     """
@@ -96,13 +96,13 @@ def _names_of(reference: Callable) -> dict[str, Any]:
 
 
 def _run(file: str, source: str, names: dict[str, Any]) -> None:
-    """Run `source`, whose lines a traceback then shows, with `names`."""
+    """Run `source` with `names`, so that tracebacks show its lines."""
     linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
     exec(compile(source, file, "exec", flags=__future__.annotations.compiler_flag), names)
 
 
 def edit(text: str) -> Edit:
-    """Return the wrong answer that is the reference with other lines.
+    """Return the reference with lines replaced, as a wrong answer.
 
         edit('''
         -    return 2 * x
@@ -144,7 +144,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Answers:
-    """A file of answers: its rows, and the Python above the first of them, which gives names to all."""
+    """A file of answers: its rows, and the Python above the first of them, shared by all."""
 
     rows: list[Row] = field(default_factory=list)
     shared: str = ""
@@ -174,7 +174,7 @@ def read(file: Path) -> Answers:
 
 
 def _split(lines: list[str], begins: Callable[[str], bool]) -> list[list[str]]:
-    """Return the lines in parts: a new one at each line that `begins` one, but not inside Python."""
+    """Split lines into parts: a new part at each line that `begins` one, but not inside Python."""
     parts: list[list[str]] = [[]]
     inside = False
     for line in lines:
@@ -201,7 +201,7 @@ def _answer(lines: list[str]) -> Edit | Whole:
 
 
 def beside(reference: Callable) -> Answers:
-    """Return the answers that stand beside a reference, in the file that has its name."""
+    """Return the answers in the file beside a reference that has its name."""
     return read(Path(inspect.getfile(reference)).with_name(f"{reference.__name__}.diff"))
 
 
@@ -217,7 +217,7 @@ _kept_source = functools.cache(source_of)  # of references: Python reads the fil
 
 @dataclass(frozen=True)
 class Alternative:
-    """A right answer in another style, its source, and what it costs or when it is to be preferred."""
+    """A right answer in another style, its source, and what it costs or when to prefer it."""
 
     cost: str
     answer: Any

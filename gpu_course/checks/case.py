@@ -50,7 +50,7 @@ _PRINTED = 5  # lines of what the answer printed that a message shows
 
 @dataclass(frozen=True)
 class Task:
-    """What a check needs to know of an exercise, and what lists show of it.
+    """Properties of an exercise that its check and lists need.
 
     `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
     taken; a call of the answer is ended when it has had `limit_s` seconds; `simulated` says that the check needs the
@@ -76,7 +76,7 @@ class Task:
 
 
 class Busy(Exception):
-    """An answer that could not be judged, since the machine had too little time for it: the message says how much."""
+    """Raised where the machine had too little time to judge an answer; the message says how much it had."""
 
 
 class WrongAnswer(Exception):
@@ -115,7 +115,7 @@ class WrongAnswer(Exception):
 
 @dataclass(frozen=True)
 class _First:
-    """A call that can be made again: its words, its device, copies of its arguments and of what it gave."""
+    """A call that can be repeated: its text, its device, copies of its arguments and result."""
 
     words: str
     device: torch.device
@@ -125,7 +125,7 @@ class _First:
 
 
 class Case:
-    """One run of a check on one device: calls the answer safely, compares, and says what is there instead.
+    """One run of a check on one device: safe calls of the answer, comparisons, and messages.
 
     `counts` holds what the last call did (`course_utils.counting`): copies, host reads, operators.
     """
@@ -159,7 +159,7 @@ class Case:
     def use(
         self, made: Callable, *args: Any, modifies: bool | str = False, draws: bool | None = None, **kwargs: Any
     ) -> Any:
-        """Call what the answer made: a module, a method of it, a function that it returned; else as `call`.
+        """Call an object that the answer made: a module, one of its methods, a returned function; otherwise as `call`.
 
         Messages say how it was made, or the words that it has under `__called__`.
         """
@@ -170,7 +170,7 @@ class Case:
         return self._run(made, _words(name, args, kwargs), args, kwargs, modifies, draws)
 
     def error_of(self, *args: Any, **kwargs: Any) -> BaseException | None:
-        """Call the answer where it is to raise, and return what it raised; None where it returned. It may modify.
+        """Call an answer that should raise, and return the error; None where it returned. It may modify.
 
         What it returned instead is `returned`.
         """
@@ -217,12 +217,12 @@ class Case:
         self.note_left(self._returned.changes())
 
     def leaves_nothing(self) -> None:
-        """Raise `WrongAnswer` for the first thing that a call left changed, after all else was found right."""
+        """Raise `WrongAnswer` for the first change that a call left behind; the last of all tests."""
         for label, finding in self.left.items():
             self._judge(label, True, ..., lambda finding=finding: finding)
 
     def note_left(self, left: Iterable[Left]) -> None:
-        """Note what a call, on another rank say, left changed: it is wrong where nothing else is."""
+        """Note a change that a call left behind, on another rank say: reported where nothing else is wrong."""
         for name, label, why in left:
             if label not in self.left:
                 self.left[label] = self._finding(name, why, ..., ..., counts_as=label)
@@ -282,7 +282,7 @@ class Case:
 
     @contextmanager
     def diagnose_first(self, check: Callable[[], None]) -> Iterator[None]:
-        """Run `check` before the error of an answer that raises in this context is shown; it may name the cause."""
+        """Run `check` before an error raised in this context is reported; it may name the cause."""
         self._diagnose = check
         try:
             yield
@@ -291,15 +291,15 @@ class Case:
 
     @property
     def doing(self) -> str:
-        """The call of the answer that messages are about, in words; nothing before the first."""
+        """Text of the call that messages are about; empty before the first."""
         return f"{self._call} on {self.device}" if self._call else ""
 
     def about(self, call: str, device: torch.device) -> None:
-        """Let the messages that follow be about this call of the answer, on `device`."""
+        """Make the following messages refer to this call of the answer, on `device`."""
         self._call, self.device = call, device
 
     def called(self, printed: str) -> None:
-        """Note that the answer was called, by the check itself on other ranks say, and what was printed meanwhile."""
+        """Record a call that the check itself made, on other ranks say, and what it printed."""
         self.calls += 1
         self._printed = printed
 
@@ -324,7 +324,7 @@ class Case:
         raise WrongAnswer(self.task, name)
 
     def _judge(self, label: str, wrong: bool, got: Any, find: Callable[[], Finding]) -> None:
-        """Take a verdict of the check: what was looked at, whether it is wrong, and which value the answer gave there.
+        """Record one judgement of the check: its name, whether it failed, and the value of the answer.
 
         Raises `WrongAnswer` if it is wrong, with what `find` says of it.
         """
@@ -346,7 +346,7 @@ class Case:
         return "\n  your code printed:\n" + "\n".join(shortened) if lines else ""
 
     def stopped(self, error: Exception) -> Finding:
-        """Return what is wrong with an answer where `error` ends the check, which with the reference goes on.
+        """Return the finding where `error` ended a check that passes with the reference.
 
         So it comes from what the answer returned, or did.
         """
@@ -356,7 +356,7 @@ class Case:
         return self._finding(f"{name}{explained(error)}", "", ..., ...)
 
     def backward(self, got: torch.Tensor) -> None:
-        """Go back through the graph of `got`, if it has one; raises `WrongAnswer` where the answer broke the graph."""
+        """Run backward through the graph of `got`, if any; raises `WrongAnswer` where the answer broke it."""
         with self.going_back():
             if got.requires_grad:
                 got.sum().backward()
@@ -414,7 +414,7 @@ class Case:
 
 
 def _nothing() -> None:
-    """Look at nothing more."""
+    """Accept any value."""
 
 
 def methods_of(answer: type) -> list[Callable]:
@@ -425,13 +425,13 @@ def methods_of(answer: type) -> list[Callable]:
 
 @functools.cache
 def load_libraries(device: torch.device) -> None:
-    """Use those that multiply and convolve on `device` once: that takes seconds of an answer's time limit."""
+    """Load `device`'s libraries of products and convolutions: their first use takes seconds of a time limit."""
     x = torch.ones(1, 1, 8, 8, device=device)
     (torch.nn.functional.conv2d(x, x[..., :3, :3]) @ x[..., :6, :6]).sum().item()
 
 
 def _raised(answer: Callable, error: BaseException) -> str:
-    """Return in words what the answer raised, with the reader's own line."""
+    """Describe the error of an answer, with the reader's own line."""
     if isinstance(error, RecursionError):
         return "calls itself without end" + _own_line(answer, error)
     message = _first_line(error)
@@ -444,7 +444,7 @@ def _raised(answer: Callable, error: BaseException) -> str:
 
 
 def explained(error: BaseException) -> str:
-    """Return two lines with what `error` means and what to do now, or nothing where no explanation is known."""
+    """Return two lines, what `error` means and what to do now; empty where no explanation is known."""
     known = explain(error)
     if known.name == "unknown" or known.name.startswith("simulated "):  # whose words stand in the first line
         return ""
@@ -452,7 +452,7 @@ def explained(error: BaseException) -> str:
 
 
 def _own_line(answer: Callable, error: BaseException) -> str:
-    """Return the last line of the answer's own source that `error` went through, or nothing.
+    """Return the last line of the answer in the traceback of `error`; empty where there is none.
 
     Of an answer that calls itself without end, it is the line that calls.
     """
@@ -483,7 +483,7 @@ def _lines(code: CodeType) -> range:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of the message of `error`, and the next where that one only announces it."""
+    """Return the first line of an error's message, and the second where the first only announces it."""
     known = explain(error)
     if known.name.startswith("simulated "):  # PyTorch's own words speak of what no reader knows
         return f"{known.what[:-1]}: {known.now}"
@@ -501,7 +501,7 @@ def _words(name: str, args: tuple, kwargs: dict[str, Any]) -> str:
 
 
 def _argument(value: Any) -> str:
-    """Return an argument as a message shows it: whole, or in outline where it would be long and yet not whole."""
+    """Format an argument for a message: whole, or in outline where it would be long."""
     text = shown(value)
     return text if len(text) <= (_LONGEST_CUT if "…" in text else _LONGEST) else outline(value)
 
@@ -527,7 +527,7 @@ def _plain_record(value: Any) -> bool:
 
 
 def _usual() -> bool:
-    """Return whether the answer is called as it would be called later: no check has changed a setting for it."""
+    """Return whether all settings are the usual ones in this call."""
     return torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
 
 
@@ -546,7 +546,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _copied(value: Any) -> Any:
-    """Return a copy to compare with afterwards, or None where something in it cannot be copied."""
+    """Return a copy for a later comparison, or None where a part cannot be copied."""
     try:
         return copy.deepcopy(value)
     except Exception:

@@ -16,7 +16,7 @@ from gpu_course.checks.spent import Spent, below
 
 
 def run_limited(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
-    """Do what `simgpu.run_in_child` does, with a limit of the time that the child and its own children have had.
+    """Run as `simgpu.run_in_child` does, limited by the processor time of the child and its own children.
 
     Raises subprocess.TimeoutExpired where they take more, and `Busy` where the machine never gave them so much.
     """
@@ -38,7 +38,7 @@ def run_limited(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
 
 
 def run_forked(fn: Callable[..., Any], *args: Any, limit_s: float) -> Any:
-    """Return what `fn(*args)` returns in a process of its own that has two simulated GPUs, and no process group.
+    """Return `fn(*args)`, run in its own process with two simulated GPUs and no process group.
 
     `fn` is a function of a module, which is imported once for all calls: on Linux the process is forked from one that
     has it (`ranklaunch`). Raises subprocess.TimeoutExpired where `fn` takes longer than `limit_s`, `Busy` where the

@@ -59,7 +59,7 @@ def _no_value(got: Any, expected: Any, where: str) -> str:
 
 
 def _of_a_class_made_anew(got: Any, expected: Any) -> bool:
-    """Return whether their classes differ only because the function that defines the class was called twice."""
+    """Return whether two classes come from two calls of one function that defines a class."""
     mine, first = type(got), type(expected)
     return mine is not first and (mine.__module__, mine.__qualname__) == (first.__module__, first.__qualname__)
 
@@ -69,7 +69,7 @@ def _within(value: Any) -> Any:
 
 
 def _named(value: Any) -> str:
-    """Return the name of the type of `value`; scalars of NumPy are told from Python's, which have similar names."""
+    """Return the type's name; NumPy's scalars are distinguished from Python's."""
     return f"NumPy's {_name(value)}" if isinstance(value, np.generic) else type(value).__name__
 
 
@@ -98,7 +98,7 @@ def _number_difference(got: Any, expected: Any, where: str, rtol: float, atol: f
 
 
 def _float_for_int(got: Any, expected: Any) -> bool:
-    """Return whether `got` is a float, which is no index and no size, where `expected` is an int."""
+    """Return whether `got` is a float where an int is expected, as for indices and sizes."""
     return isinstance(expected, numbers.Integral) and isinstance(got, float | np.floating)
 
 
@@ -128,7 +128,7 @@ def _container_difference(got: Any, expected: Any, where: str, rest: dict[str, A
 
 
 def where_they_differ(got: Any, expected: Any, *, rtol: float, atol: float) -> tuple[Any, Any]:
-    """Return what a message shows of both: of tables of tensors, such as states of models, an entry that differs."""
+    """Return both values for a message; of tables of tensors, such as state dicts, one entry that differs."""
     tables = isinstance(got, dict) and isinstance(expected, dict) and got.keys() == expected.keys()
     if not tables or not any(isinstance(value, torch.Tensor) for value in expected.values()):
         return got, expected
@@ -185,7 +185,7 @@ _SHORT = _Short()
 
 
 def outline(value: Any) -> str:
-    """Return `value` as a message shows it where that would be long: of what a container holds, long parts by kind."""
+    """Outline a long value for a message: long parts of a container by kind."""
     if isinstance(value, dict):
         parts, (begin, end) = [f"{key!r}: {_kind(part)}" for key, part in list(value.items())[:8]], "{}"
     elif isinstance(value, list | tuple):

@@ -17,7 +17,7 @@ _VALUE = "…"
 
 
 def static(said: str) -> str:
-    """Return what the source of the check that calls has of a text `said`, values left out; "" where it has nothing."""
+    """Return the parts of `said` that are in the calling check's source, without values; "" for none."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_globals.get("__package__") == __package__:
         frame = frame.f_back
@@ -31,7 +31,7 @@ def static(said: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _texts(source: str) -> list[tuple[str, re.Pattern[str]]]:
-    """Return the first lines of all texts of a program, and what texts each can give."""
+    """Return the first lines of all string literals of a program, with the texts that each can give."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -52,7 +52,7 @@ def _texts(source: str) -> list[tuple[str, re.Pattern[str]]]:
 
 
 def error_name(error: BaseException) -> str:
-    """Return in words which error an answer raised; a class of the reader's own is not named."""
+    """Name the error that an answer raised; a class of the reader's own is left out."""
     kind = type(error)
     known = kind.__module__.partition(".")[0] in ("builtins", "torch", "numpy", "simgpu")
     return f"raises {kind.__name__}" if known else "raises an error of its own"

@@ -105,7 +105,7 @@ _MOST = 10_000  # elements of a tensor whose values are looked at
 
 @dataclass
 class Seen:
-    """What was drawn while a check ran: edges, the groups that concern the exercise, what budgets were used.
+    """Record of a check's run: edge cases exercised, groups that concern the exercise, budgets used.
 
     `budgets` holds what was counted, how much of it was used, and how much is allowed.
     """
@@ -124,7 +124,7 @@ class Seen:
                     self.drawn.add("order")
 
     def missing(self) -> set[str]:
-        """Return the edge cases of all groups that concern the exercise, less those that were drawn."""
+        """Return the edge cases of the exercise's groups that were not exercised."""
         return {name for name, group in GROUP.items() if group in self.groups} - self.drawn
 
 
@@ -143,7 +143,7 @@ def recording() -> Iterator[Seen]:
 
 
 def named(*names: str) -> list[str]:
-    """Return the edges with these names, where the name of a group stands for all of it. ValueError: there is none."""
+    """Return the edge cases with these names, or of these groups. Raises ValueError for an unknown name."""
     unknown = [name for name in names if name not in GROUP and name not in CATALOGUE]
     if unknown:
         raise ValueError(f"{unknown[0]!r} is no edge and no group of edges: {', '.join([*CATALOGUE, *GROUP])}")
@@ -151,7 +151,7 @@ def named(*names: str) -> list[str]:
 
 
 def reasons(by_names: Mapping[str, str]) -> dict[str, str]:
-    """Return a table of reasons by edge, of one by names of edges or groups, with spaces between them."""
+    """Expand a table of reasons by names of edge cases or groups, separated by spaces, to one by edge case."""
     return {edge: why for names, why in by_names.items() for edge in named(*names.split())}
 
 
@@ -184,7 +184,7 @@ def watched() -> bool:
 
 
 def note_call(given: Any, device: torch.device) -> None:
-    """Note the edges among the arguments `given` to an answer, and around its call, on the check's `device`."""
+    """Note the edge cases among an answer's arguments, and around its call, on the check's `device`."""
     seen = _SEEN.get()
     if seen is None:
         return
@@ -200,7 +200,7 @@ def note_call(given: Any, device: torch.device) -> None:
 
 
 def _groups_of(given: Any, device: torch.device) -> Iterator[str]:
-    """Yield the groups of edges that arguments of these kinds could show; places, only where there are others."""
+    """Yield the groups of edge cases that arguments of these kinds can show; devices only beside others."""
     somewhere = ("surroundings",) if device.type == "cpu" else ("surroundings", "places")
     for value in tree_leaves(given):
         if isinstance(value, torch.Tensor):
@@ -249,7 +249,7 @@ def _devices_of(value: Any) -> list[torch.device]:
 
 
 def _containers(given: Any) -> Iterator[Any]:
-    """Yield the lists, tuples and dicts among the arguments; `given`, which holds these, is none of them."""
+    """Yield the lists, tuples and dicts within the arguments, `given` itself excluded."""
     for value in given.values() if isinstance(given, dict) else given:
         if isinstance(value, list | tuple | dict):
             yield value
@@ -273,7 +273,7 @@ def _shapes(x: torch.Tensor) -> Iterator[str]:
 
 
 def _word(entry: Any) -> str:
-    """Return `entry` in words that equal entries share; of a tensor that is large, its shape alone."""
+    """Return a key of `entry` that equal entries share; for a large tensor, its shape alone."""
     if isinstance(entry, torch.Tensor):
         entry = simgpu.values_of(entry.detach())
         known = not entry.is_meta and _laid_out(entry) and entry.numel() <= _MOST
@@ -437,7 +437,7 @@ def with_old_gradients(model: nn.Module) -> nn.Module:
 
 @contextlib.contextmanager
 def default_type(dtype: torch.dtype = torch.float64) -> Iterator[None]:
-    """Let `dtype` be the default type in the block, as a caller may have set it."""
+    """Make `dtype` the default type in the block, as a caller may have done."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:

@@ -106,7 +106,7 @@ def exercise(
 
 
 def _no_check(case: Case) -> None:
-    """Stand for a check until one is registered."""
+    """Placeholder for a check until one is registered."""
     raise RuntimeError(f"{case.task.name} has no check")
 
 
@@ -148,7 +148,7 @@ class Exercise:
     def alternative(self, cost: str, answer: Any = None) -> Any:
         """Register `answer`, or the one below this decorator, as a right answer in another style; it may be an `edit`.
 
-        `cost` says what that style costs, or when it is to be preferred; `solution()` prints it with the source.
+        `cost` says what that style costs, or when to prefer it; `solution()` prints it with the source.
         """
         if answer is None:
             return functools.partial(self.alternative, cost)
@@ -160,7 +160,7 @@ class Exercise:
         return None
 
     def broken(self, text: str) -> None:
-        """Let the stub be a broken program to repair: the reference with other lines, as `edit` takes them.
+        """Make the stub a broken program to repair: the reference with lines replaced, as `edit` takes them.
 
         An answer that is still that program, whatever its comments and layout, counts as not attempted.
         """

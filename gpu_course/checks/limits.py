@@ -142,7 +142,7 @@ class _Loading:
 
 
 def last_resort_s(limit_s: float) -> float:
-    """Return after how many seconds on the wall code is ended that has not had its `limit_s`."""
+    """Return the wall time after which code is ended even if it has not used its `limit_s`."""
     return WALL_S + TIMES * limit_s
 
 
@@ -265,7 +265,7 @@ class _TakenBack(BaseException):
 
 
 def _take_back(thread: ctypes.c_ulong) -> None:
-    """Let no interruption come that was asked for in this thread.
+    """Cancel an interruption that was requested in this thread.
 
     Asking for none does not do: Python 3.11 then looks for one at each call, for ever, and signals that come meanwhile
     interrupt their own handlers.

@@ -198,7 +198,7 @@ def recognised(
 
 @contextlib.contextmanager
 def _few_to_collect() -> Iterator[None]:
-    """Keep what exists by now out of garbage collections, of which checks of memory make one for each answer.
+    """Exclude existing objects from garbage collections: checks of memory collect once for each answer.
 
     Only where an answer is tried: counting what is frozen takes as long as looking at each of a million objects.
     """

@@ -67,7 +67,7 @@ class Spent:
 
 
 def _of(now: _Seen, before: _Seen) -> _Seen:
-    """Return of a look what there was before: of the rest is not known how much of it is new."""
+    """Return the part of a reading that was there before; how much of the rest is new is not known."""
     ran_s, waited_s = ({key: some[key] for key in some if key in before.ran_s} for some in (now.ran_s, now.waited_s))
     return replace(now, ran_s=ran_s, waited_s=waited_s)
 

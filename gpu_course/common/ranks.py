@@ -122,7 +122,7 @@ _outcome = functools.cache(_launched)  # of an exercise's mistakes, which do the
 
 
 def _fail_stuck(case: Case, error: Any, nprocs: int, why: str) -> None:
-    """Raise `WrongAnswer` for ranks of which one died, or which did not end; it says what was seen and no more.
+    """Raise `WrongAnswer` where a rank died or did not end; the message says only what was seen.
 
     Raises `Busy` where they were still at work, and other programs had the machine.
     """

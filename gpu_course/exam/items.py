@@ -112,7 +112,7 @@ def several(count: int, noun: str, many: str = "") -> str:
 
 
 def but(answer: float, values: Mapping[int, str]) -> dict[int, str]:
-    """Return `values`, of which this draw makes one right, without that one."""
+    """Return `values` without the one that this draw makes right."""
     return {value: name for value, name in values.items() if value != answer}
 
 

@@ -48,7 +48,7 @@ def load(kind: str) -> tuple[State | None, str]:
 
 
 def set_aside(kind: str) -> str:
-    """Keep what there is of an examination under another name, so that a new one can begin; return a remark on it."""
+    """Move a kept examination to another name, so that a new one can begin; return a remark on it."""
     number = 1
     while (name := f"{kind}-{number}") in _all():
         number += 1
@@ -60,7 +60,7 @@ def set_aside(kind: str) -> str:
 
 
 def save(kind: str, state: State) -> None:
-    """Keep `state`, in place of what there was."""
+    """Replace what is kept by `state`."""
     answers = {str(at): each for at, each in state.answers.items()}
     made: dict[str, Any] = {"asked": state.asked, "seal": state.seal, "answers": answers}
     if state.marks is not None:

@@ -164,7 +164,7 @@ class Paper:
         return self._take(number, question.options[value - 1])
 
     def close(self, why: str) -> None:
-        """Let all answers stay as they are; `why` is said to further ones."""
+        """Lock all answers; further ones are answered by `why`."""
         self.closed = why
         for control in self._controls:
             control.disabled = True

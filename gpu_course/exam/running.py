@@ -93,7 +93,7 @@ class Ranks:
             self._settle()
 
     def _settle(self) -> None:
-        """Let the ranks go on where all have called the same; where none can come any more, they are stuck."""
+        """Resume ranks that have all called the same collective; report them stuck where no further call can come."""
         if len(self._waiting) + len(self._ended) < self.count or not self._waiting:
             return
         if len({call for call, _, _ in self._waiting.values()}) == 1 and not self._ended:

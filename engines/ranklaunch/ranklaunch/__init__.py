@@ -40,7 +40,7 @@ def launch(
     start: Callable[[], Any] | None = None,
     **kwargs: Any,
 ) -> list[Any]:
-    """Run `fn(*args, **kwargs)` on `nprocs` processes and return the list of what each rank returned.
+    """Run `fn(*args, **kwargs)` on `nprocs` processes and return the list of the ranks' results.
 
     `devices` names the device of each rank ("cpu", "cuda:1", …); by default each rank has a GPU of its own where there
     are enough, else all compute on the CPU. Tensors, in arguments and results, arrive on the CPU, each with memory of
@@ -84,7 +84,7 @@ def needs_distributed() -> None:
 
 
 def preload(*modules: str) -> None:
-    """Let ranks find these modules imported from now on: they start sooner. Where ranks are not forked it does nothing.
+    """Import these modules before ranks are forked, so that they start sooner; no effect where ranks are not forked.
 
     For modules of libraries, by name: they are imported once, before the function and its environment are there, in a
     process that all ranks come from. So their import must start no thread, touch no GPU and do nothing that depends on
@@ -101,7 +101,7 @@ def rank_device() -> torch.device:
 
 
 def use_device(device: torch.device) -> None:
-    """Let `rank_device()` return this device in this rank: for a `start` that gives the rank a device of its own.
+    """Set the device that `rank_device()` returns in this rank: for a `start` that gives the rank a device of its own.
 
     Raises RuntimeError in a process that `launch` did not start.
     """

@@ -91,13 +91,13 @@ class _Server:
         atexit.register(self.stop)
 
     def preload(self) -> None:
-        """Let the server import what `preload` named and it was not told yet."""
+        """Send the server the modules that `preload` named since it was last told."""
         if names := _named[self.told :]:
             self.main.sendall(pickle.dumps((search_path(), names)))
             self.told += len(names)
 
     def start(self, descriptors: Sequence[int]) -> None:
-        """Let the server fork ranks, behind all imports."""
+        """Request ranks from the server, after all imports."""
         self.preload()
         socket.send_fds(self.main, [b"start"], descriptors)
 
@@ -131,7 +131,7 @@ def _locked() -> Generator[None]:
 
 
 def _send(descriptors: Sequence[int]) -> None:
-    """Let the server fork ranks; starts a server where there is none."""
+    """Send the server a request to fork ranks; start a server where there is none."""
     with _locked():
         if not _running:
             _running.append(_Server())
@@ -144,7 +144,7 @@ def _send(descriptors: Sequence[int]) -> None:
 
 
 def preload(*modules: str) -> None:
-    """Let the server import these modules: one that runs does it now, others before they fork their first rank."""
+    """Register modules for servers to import: a running server imports them now, a later one before its first fork."""
     with _locked():
         _named.extend(name for name in modules if name not in _named)
         with contextlib.suppress(OSError):  # it died just now

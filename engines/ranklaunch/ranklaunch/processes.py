@@ -35,7 +35,7 @@ def interrupts_held() -> Generator[None]:
 
 
 def check_interrupt() -> None:
-    """Let an interrupt that is held back come through: mostly this raises KeyboardInterrupt."""
+    """Deliver a pending interrupt, mostly as KeyboardInterrupt."""
     if _kept and _in_main():
         handler = _kept.pop()
         _kept.clear()

@@ -103,7 +103,7 @@ class LaunchRun:
             raise self._first_failure()
 
     def _late(self) -> set[int]:
-        """Return the ranks that may still do something."""
+        """Return the ranks that are not known to have ended."""
         return set(self.all) - self.seen.over()
 
     def _trouble(self) -> bool:
@@ -178,7 +178,7 @@ class LaunchRun:
             self.output.take(rank, kind, self._shown(rank, value) if kind == "err" else value)
 
     def _shown(self, rank: int, data: bytes) -> bytes:
-        """Return what is to be shown of stderr: not what faulthandler writes there, which is kept."""
+        """Return stderr without faulthandler's lines, which are kept."""
         begin = None if rank in self.crashed or rank in self.asked else _CRASH.search(data)
         if begin:
             self.crashed[rank] = data[begin.start() :]

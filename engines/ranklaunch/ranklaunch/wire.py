@@ -45,7 +45,7 @@ class Channel:
         self._sending = threading.Lock()
 
     def send(self, *message: Any) -> None:
-        """Send a message of plain values. Raises OSError when nobody is there any more."""
+        """Send a message of plain values. Raises OSError when the other end is closed."""
         data = pickle.dumps(message, protocol=5)
         with self._sending:
             self.connection.sendall(data)
@@ -185,7 +185,7 @@ def known_classes() -> dict[type, str]:
 
 
 def name_in_main(classes: Iterable[type]) -> None:
-    """Let pickle find classes typed in a cell by their names: collectives of objects and `torch.save` use it."""
+    """Register classes typed in a cell for pickle, which collectives of objects and `torch.save` use."""
     for typed in classes:
         if typed.__module__ == "__main__" and "." not in typed.__qualname__:
             setattr(sys.modules["__main__"], typed.__name__, typed)
