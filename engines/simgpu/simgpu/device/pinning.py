@@ -4,6 +4,7 @@ PyTorch pins by a driver, which there is not. Here a storage is pinned when it i
 """
 
 import functools
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any, cast
@@ -104,7 +105,14 @@ def _pin(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def _deprecate_device(name: str, device: Device) -> None:
+    if device is not None:
+        text = f"The argument 'device' of Tensor.{name}() is deprecated. Please do not pass this argument."
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
+
+
 def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
+    _deprecate_device("is_pinned", device)
     pinned = self.layout is torch.strided and self.untyped_storage()._cdata in _pinned
     return pinned and device_kind.current.has_pinned_memory
 
@@ -112,4 +120,5 @@ def _is_pinned(self: torch.Tensor, device: Device = None) -> bool:
 def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
     if not device_kind.current.has_pinned_memory:
         raise RuntimeError(_REFUSED.format(state.world.devices[0]))
-    return self if self.is_pinned() else _pin(self.clone())
+    _deprecate_device("pin_memory", device)
+    return self if _is_pinned(self, device) else _pin(self.clone())

@@ -15,6 +15,7 @@ from simgpu.accounting.allocator import Allocator
 from simgpu.clock.capture import CAPTURED_EVENT, CAPTURING, Mark, fail
 from simgpu.device import communication, dispatcher, state
 from simgpu.device.state import Device, device_of
+from simgpu.ground import device_kind
 from simgpu.ground.torch_internals import TORCH
 
 _KIND = int(TORCH._C._autograd.DeviceType.PrivateUse1)  # as C++ numbers kinds of devices
@@ -73,6 +74,7 @@ class Event:
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
         self._timed = enable_timing
+        self.index: int | None = None  # of the GPU on which it was recorded
         self._ns: int | None = None
         self._mark: Mark | None = None  # where it stands in the capture of a graph
         self._known: Any = None  # by whom it is waited for: what the stream knew, where races are looked for
@@ -80,9 +82,18 @@ class Event:
     def record(self, stream: Stream | None = None) -> None:
         stream = _current_stream() if stream is None else stream
         clock = state.world.clock
-        self._ns = clock.queue_ns(stream.index, stream.stream_id)
+        self._ns, self.index = clock.queue_ns(stream.index, stream.stream_id), stream.index
         self._mark = None if clock.capture is None else clock.capture.mark((stream.index, stream.stream_id))
         self._known = None if clock.races is None else clock.races.state_of((stream.index, stream.stream_id))
+
+    device = property(
+        lambda self: torch.device(device_kind.kind) if self.index is None else state.world.devices[self.index]
+    )
+    event_id = property(lambda self: 0 if self.index is None else id(self))
+
+    def __repr__(self) -> str:
+        where = f"device_type={device_kind.kind}, device_index={-1 if self.index is None else self.index}"
+        return f"torch.Event {where}, event_flag={int(self._timed)}, event_id={self.event_id}"
 
     def _refuse_captured(self) -> None:
         if self._mark is not None:

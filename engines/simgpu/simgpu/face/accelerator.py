@@ -1,7 +1,7 @@
 """`torch.accelerator`, `torch.Stream`, `torch.Event` and `get_device_module` while a face is on."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any
 
 import torch
@@ -12,11 +12,17 @@ from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
+_NAMES = """bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 complex32 complex64"""
+FORMATS = frozenset(getattr(torch, name) for name in _NAMES.split())  # that MPS and XPU say they support
 
-def replace(put: Replacements, stream: type, event: type, of_module: dict[str, str]) -> None:
+
+def replace(
+    put: Replacements, stream: type, event: type, of_module: dict[str, str], formats: Set[torch.dtype] | None = None
+) -> None:
     """Redirect them to the kind whose face is on, with its types of streams and events.
 
-    `of_module`: functions of `torch.accelerator` and, of each, the one of the kind's module that it is.
+    `of_module`: functions of `torch.accelerator` and, of each, the one of the kind's module that it is. `formats` are
+    those that `get_device_capability` names; CUDA has no such answer.
     """
     kind = device_kind.kind
     module = getattr(torch, kind)
@@ -26,6 +32,11 @@ def replace(put: Replacements, stream: type, event: type, of_module: dict[str, s
         _get_accelerator=lambda check=None: torch.device(kind, state.world.current),
         _accelerator_getDeviceIndex=lambda: state.world.current,
     )
+    if formats is not None:
+        put.put(torch._C, _accelerator_getDeviceCapability=lambda index: {"supported_dtypes": set(formats)})
+        forget = torch.accelerator.get_device_capability.cache_clear
+        forget()
+        put.call(forget)
     streams, events = _kind_of("Stream", torch.Stream, stream), _kind_of("Event", torch.Event, event)
     put.put(torch, Stream=streams, Event=events)
     put.put(torch.accelerator, **{name: another(getattr(module, other)) for name, other in of_module.items()})

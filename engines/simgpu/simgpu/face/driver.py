@@ -34,8 +34,8 @@ _CUDA = 1  # as C++ numbers kinds of devices
 _FAILURE = "the simulated GPU does not have it: run this line on a real GPU, or leave it out here"
 
 
-class Stream(torch_sim.Stream):
-    """A queue of one simulated GPU, as `torch.cuda.Stream`."""
+class OfKind(torch_sim.Stream):
+    """A queue of one simulated GPU, as `torch.cuda.Stream` and `torch.xpu.Stream`."""
 
     kind_number = _CUDA
 
@@ -48,24 +48,28 @@ class Stream(torch_sim.Stream):
         super().__init__(None if isinstance(index, int) and index < 0 else index, priority, stream_id=stream_id)
         self.device_type, self.priority = self.kind_number, priority
 
+    def record_event(self, event: torch_sim.Event | None = None) -> torch_sim.Event:
+        return super().record_event(getattr(torch, device_kind.kind).Event() if event is None else event)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OfKind) and (self.index, self.stream_id) == (other.index, other.stream_id)
+
+    def __hash__(self) -> int:
+        return hash((self.index, self.stream_id))
+
+
+class Stream(OfKind):
+    """A queue of one simulated GPU, as `torch.cuda.Stream`."""
+
+    cuda_stream = property(lambda self: self.stream_id, doc="Stands for the handle that libraries are given.")
+
     @staticmethod
     def priority_range() -> tuple[int, int]:
         """Return the least and the greatest priority; the clock ignores both."""
         return 0, 1 - _PRIORITIES
 
-    cuda_stream = property(lambda self: self.stream_id, doc="Stands for the handle that libraries are given.")
-
-    def record_event(self, event: torch_sim.Event | None = None) -> torch_sim.Event:
-        return super().record_event(getattr(torch, device_kind.kind).Event() if event is None else event)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Stream) and (self.index, self.stream_id) == (other.index, other.stream_id)
-
-    def __hash__(self) -> int:
-        return hash((self.index, self.stream_id))
-
     def __repr__(self) -> str:
-        return f"<torch.{device_kind.kind}.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
 
 class Event(torch_sim.Event):
@@ -75,6 +79,9 @@ class Event(torch_sim.Event):
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
         super().__init__(enable_timing, blocking, interprocess)
+
+    device = property(lambda self: None if self.index is None else state.world.devices[self.index])
+    cuda_event = property(lambda self: 0 if self.index is None else id(self))
 
     def __repr__(self) -> str:
         return "<torch.cuda.Event uninitialized>" if self._ns is None else f"<torch.cuda.Event {self._ns / 1e6:.3f} ms>"
@@ -110,7 +117,9 @@ def replace(put: Replacements) -> None:
     put.put(torch.backends.cuda, is_built=lambda: True)
     put.put(torch.version, cuda=VERSION)
     same = ("current_stream", "set_stream", "memory_stats", "reset_accumulated_memory_stats")
-    accelerator.replace(put, Stream, Event, {"set_device_index": "set_device", **dict(zip(same, same, strict=True))})
+    accelerator.replace(
+        put, Stream, torch_sim.Event, {"set_device_index": "set_device", **dict(zip(same, same, strict=True))}
+    )
     put.put(torch.accelerator, device_index=torch.cuda.device)
 
 

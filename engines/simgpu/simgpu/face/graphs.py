@@ -1,4 +1,4 @@
-"""`torch.cuda.CUDAGraph`: capture of a program on a simulated GPU, and its replay in one launch.
+"""`torch.cuda.CUDAGraph` and `torch.xpu.XPUGraph`: capture on a simulated GPU, and replay in one launch.
 
 While a graph is captured, operators run, so that their results have shapes and memory, and are remembered. At the
 end everything that they overwrote, and the random numbers, are put back: on CUDA a capture computes nothing. `replay`
@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from simgpu.clock.capture import Capture, Captured
 from simgpu.device import state
 from simgpu.device.tensor import CPU, SimTensor, values_of
-from simgpu.ground import composite
+from simgpu.ground import composite, device_kind
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 from simgpu.machine.operator_table import row_of
@@ -107,7 +107,7 @@ class Graph:
         with state.world.lock:
             if clock.capture is not None:
                 raise RuntimeError("a graph is being captured already: end that capture first")
-            if clock.streams[index] == 0:
+            if clock.streams[index] == 0 and device_kind.kind == "cuda":
                 raise RuntimeError(_DEFAULT_STREAM)
             clock.capture = Capture((index, clock.streams[index]))
             clock.capture.generators |= self._generators
@@ -148,7 +148,8 @@ class Graph:
     def replay(self) -> None:
         """Repeat the captured work on the same memory."""
         if self._work is None:
-            raise RuntimeError("Called CUDAGraph::replay without a preceding successful capture.")
+            name = f"{device_kind.title()}Graph"
+            raise RuntimeError(f"Called {name}::replay without a preceding successful capture.")
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
             for function, args, kwargs, outputs in self._calls:
                 result = function(*args, **kwargs)
@@ -175,13 +176,18 @@ _capturing = _Capturing()
 
 
 def replace(put: Replacements) -> None:
-    """Patch `torch.cuda` to capture graphs on simulated GPUs."""
-    for owner in (torch.cuda, torch.cuda.graphs):
-        put.put(
-            owner, CUDAGraph=Graph, graph_pool_handle=lambda: (0, next(_numbers)),
-            is_current_stream_capturing=lambda: _capturing.yes,
-        )  # fmt: skip
-    put.put(torch.cuda.graphs, _cuda_isCurrentStreamCapturing=lambda: _capturing.yes)
-    put.put(torch._C, _cuda_isCurrentStreamCapturing=lambda: _capturing.yes)
+    """Patch `torch.cuda` or `torch.xpu` to capture graphs on simulated GPUs."""
+    kind = device_kind.kind
+    module = getattr(torch, kind)
+    if not hasattr(module, "graphs"):  # before PyTorch 2.11 XPU has none
+        return
+    functions = {
+        "graph_pool_handle": lambda: (0, next(_numbers)),
+        "is_current_stream_capturing": lambda: _capturing.yes,
+    }
+    for owner in (module, module.graphs):
+        put.put(owner, **functions, **{f"{device_kind.title()}Graph": Graph})
+    for owner in (module.graphs, torch._C):
+        put.put(owner, **{f"_{kind}_isCurrentStreamCapturing": lambda: _capturing.yes})
     if not hasattr(torch._C, "_host_emptyCache"):
         put.put(torch._C, _host_emptyCache=lambda: None)

@@ -35,33 +35,59 @@ class Stream(torch_sim.Stream):
     def __init__(self, device: Device = None, priority: int = 0, *, stream_id: int | None = None) -> None:
         super().__init__(0, stream_id=0)
 
+    def record_event(self, event: torch_sim.Event | None = None) -> torch_sim.Event:
+        return super().record_event(Event() if event is None else event)
 
-class _Event:
-    """An event of `torch.mps`, with the one signal that C++ keeps of its completion: the first to wait takes it."""
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream)
 
-    def __init__(self, timed: bool) -> None:
-        self.mark, self.timed = torch_sim.Event(True), timed
+    def __hash__(self) -> int:
+        return hash(Stream)
+
+    def __repr__(self) -> str:
+        return "torch.Stream device_type=mps, device_index=0, stream_id=0"
+
+
+class Event(torch_sim.Event):
+    """An event of MPS, with the one signal that C++ keeps of its completion: the first to wait takes it."""
+
+    _orders = itertools.count(1)
+
+    def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
+        super().__init__(enable_timing)
         self.order = 0  # of its record among all; 0: there was none
-        self.is_signalled = False
-        self.why = "was never recorded"
+        self._is_signalled = False
+        self._why = "was never recorded"
 
-    def record(self, order: int) -> None:
-        self.mark.record()
-        self.order, self.is_signalled = order, self.timed
-        self.why = "was made without enable_timing=True"
+    def record(self, stream: torch_sim.Stream | None = None) -> None:
+        super().record(stream)
+        self.order, self._is_signalled = next(self._orders), self._timed
+        self._why = "was made without enable_timing=True"
 
     def synchronize(self) -> None:
-        if self.order and not self.mark.query():
-            self.mark.synchronize()
-            self.is_signalled, self.why = False, "its synchronize() has taken"
+        if self.order and not self.query():
+            super().synchronize()
+            self._is_signalled, self._why = False, "its synchronize() has taken"
+
+    def elapsed_time(self, end_event: torch_sim.Event) -> float:
+        if isinstance(end_event, Event) and self._timed and end_event._timed and self.order and end_event.order:
+            end_event.take_signal()
+        return super().elapsed_time(end_event)  # which refuses the others
+
+    def take_signal(self) -> None:
+        """Wait for the device and take the signal; RuntimeError stands for a wait that does not end."""
+        TORCH.sim.synchronize()
+        if not self._is_signalled:
+            raise RuntimeError(_HANGS.format(self._why))
+        self._is_signalled, self._why = False, "an earlier elapsed_time() has taken"
 
 
 class Events:
     """The events that a program has, by the numbers by which `torch.mps.Event` asks for them."""
 
     def __init__(self) -> None:
-        self._known: dict[int, _Event] = {}
-        self._numbers, self._orders = itertools.count(1), itertools.count(1)
+        self._known: dict[int, Event] = {}
+        self._numbers = itertools.count(1)
 
     def functions(self) -> dict[str, Any]:
         """Return stand-ins for the functions of C++."""
@@ -69,30 +95,27 @@ class Events:
         return {
             "_mps_acquireEvent": self._acquire,
             "_mps_releaseEvent": lambda number: known.pop(number, None) and None,
-            "_mps_recordEvent": lambda number: known[number].record(next(self._orders)),
-            "_mps_waitForEvent": lambda number: known[number].mark.wait(),
-            "_mps_queryEvent": lambda number: bool(known[number].order) and known[number].mark.query(),
+            "_mps_recordEvent": lambda number: known[number].record(),
+            "_mps_waitForEvent": lambda number: known[number].wait(),
+            "_mps_queryEvent": lambda number: bool(known[number].order) and known[number].query(),
             "_mps_synchronizeEvent": lambda number: known[number].synchronize(),
             "_mps_elapsedTimeOfEvents": self._elapsed_ms,
         }
 
     def _acquire(self, timed: bool) -> int:
         number = next(self._numbers)
-        self._known[number] = _Event(timed)
+        self._known[number] = Event(timed)
         return number
 
     def _elapsed_ms(self, first: int, last: int) -> float:
-        """Return the time between two events; RuntimeError stands for a wait that does not end."""
-        TORCH.sim.synchronize()
+        """Return the time between two events, or raise RuntimeError in the words of MPS."""
         start, end = self._known[first], self._known[last]
-        if not end.is_signalled:
-            raise RuntimeError(_HANGS.format(end.why))
-        end.is_signalled, end.why = False, "an earlier elapsed_time() has taken"
-        if not (start.order and start.timed):
+        end.take_signal()
+        if not (start.order and start._timed):
             raise RuntimeError("Events were not created with argument 'enable_timing=True'")
         if end.order < start.order:
             raise RuntimeError(f"End event {last} was not recorded after start event {first}")
-        return start.mark.elapsed_time(end.mark)
+        return torch_sim.Event.elapsed_time(start, end)
 
 
 class Memory:
@@ -125,7 +148,8 @@ def replace(put: Replacements) -> None:
         _mps_recommendedMaxMemory=lambda: memory.recommended_bytes,
         _mps_maxBufferLength=lambda: memory.recommended_bytes,
         _mps_profilerStartTrace=lambda mode="interval", wait_until_completed=False: None,
-        _mps_profilerStopTrace=lambda: None, _mps_isCaptureEnabled=lambda: False, _mps_isCapturing=lambda: False,
+        _mps_profilerStopTrace=lambda: None, _mps_compileShader=_no_metal, _mps_loadMetalllib=_no_metal,
+        _mps_loadMetallibFromPath=_no_metal, _mps_isCaptureEnabled=lambda: False, _mps_isCapturing=lambda: False,
     )  # fmt: skip
     available = functools.cache(lambda: True)  # where a real one is hidden, these say that there is none
     for module in (torch.mps, torch.backends.mps):
@@ -133,7 +157,7 @@ def replace(put: Replacements) -> None:
     put.put(torch.mps, _default_mps_generator=generator, _is_in_bad_fork=lambda: state.forked)
     _forget_answers()
     put.call(_forget_answers)
-    accelerator.replace(put, Stream, torch_sim.Event, {})
+    accelerator.replace(put, Stream, Event, {}, accelerator.FORMATS)
     named = [name for name, value in vars(torch.accelerator).items() if "memory_" in name and callable(value)]
     put.put(torch.accelerator, **dict.fromkeys([*named, "get_memory_info", "empty_cache"], _no_statistics))
     put.put(torch.accelerator, current_stream=lambda device=None: Stream(), set_stream=lambda stream: None)
@@ -155,6 +179,12 @@ def _forget_answers() -> None:
 
 def _no_statistics(*args: Any, **kwargs: Any) -> NoReturn:
     raise RuntimeError(_NO_STATISTICS)
+
+
+def _no_metal(source: object) -> NoReturn:
+    raise NotImplementedError(
+        "the simulated GPU runs no kernels in Metal: run this line on a Mac, or leave it out here"
+    )
 
 
 def _share(self: SimTensor) -> NoReturn:

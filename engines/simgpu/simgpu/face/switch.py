@@ -255,7 +255,7 @@ _COMMON = tensors, devices, dlpack, compiling, modules, profiling
 _MODULES: dict[str, tuple[Any, ...]] = {
     "cuda": (driver, *_COMMON, default_types, waits, nvml, smi, graphs, parallel, ranks),
     "mps": (mac, *_COMMON),
-    "xpu": (intel, *_COMMON),
+    "xpu": (intel, *_COMMON, graphs),
 }
 
 

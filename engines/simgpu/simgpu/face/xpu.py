@@ -21,14 +21,23 @@ from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
 
 VERSION = "20250302"  # of SYCL's compiler, as a program is told that asks
+_FLOAT8 = {getattr(torch, f"float8_{name}") for name in ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz", "e8m0fnu")}
 _XPU = int(torch._C._autograd.DeviceType.XPU)  # as C++ numbers kinds of devices
 
 
-class Stream(driver.Stream):
+class Stream(driver.OfKind):
     """A queue of one simulated GPU, as `torch.xpu.Stream`."""
 
     kind_number = _XPU
     sycl_queue = property(lambda self: self.stream_id, doc="Stands for the queue that libraries are given.")
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """Return the least and the greatest priority; the clock ignores both."""
+        return 1, -1
+
+    def __repr__(self) -> str:
+        return f"torch.xpu.Stream(device={self.device} sycl_queue={self.sycl_queue:#x})"
 
 
 class Event(torch_sim.Event):
@@ -36,6 +45,16 @@ class Event(torch_sim.Event):
 
     def __init__(self, enable_timing: bool = False) -> None:
         super().__init__(enable_timing)
+
+    device, sycl_event = driver.Event.device, driver.Event.cuda_event
+
+    def elapsed_time(self, end_event: torch_sim.Event) -> float:
+        if self.index is None or end_event.index is None:
+            raise RuntimeError("Both events must be recorded before calculating elapsed time.")
+        try:
+            return super().elapsed_time(end_event)
+        except ValueError as error:
+            raise RuntimeError(str(error)) from None
 
     def __repr__(self) -> str:
         return "torch.xpu.Event(uninitialized)" if self._ns is None else f"torch.xpu.Event({self._ns / 1e6:.3f} ms)"
@@ -62,7 +81,9 @@ def replace(put: Replacements) -> None:
     put.call(xpu.get_device_capability.cache_clear)
     put.put(torch.version, xpu=VERSION)
     same = ("current_stream", "set_stream", "memory_stats", "reset_accumulated_memory_stats")
-    accelerator.replace(put, Stream, Event, {"set_device_index": "set_device", **dict(zip(same, same, strict=True))})
+    of_module = {"set_device_index": "set_device", **dict(zip(same, same, strict=True))}
+    doubles = {torch.float64, torch.complex128} - set(device_kind.current.no_kernels)
+    accelerator.replace(put, Stream, torch_sim.Event, of_module, accelerator.FORMATS | _FLOAT8 | doubles)
     put.put(torch.accelerator, device_index=xpu.device)
 
 
@@ -79,7 +100,7 @@ def _functions(count: int, begun: Beginning) -> dict[str, Any]:
         "_xpu_setDevice": driver.exchange, "_xpu_exchangeDevice": driver.exchange,
         "_xpu_maybeExchangeDevice": driver.exchange, "_xpu_isInBadFork": lambda: state.forked,
         "_xpu_synchronize": lambda device: TORCH.sim.synchronize(device),
-        "_xpu_canDeviceAccessPeer": lambda device, peer: device != peer,
+        "_xpu_canDeviceAccessPeer": _can_access_peer,
         "_xpu_getCurrentStream": lambda index: (streams[index], index, _XPU), "_xpu_setStream": driver.set_stream,
         "_xpu_getCurrentRawStream": lambda index: streams[index],
         "_xpu_getArchFlags": lambda: "", "_xpu_emptyCache": lambda: TORCH.sim.empty_cache(),
@@ -90,11 +111,14 @@ def _functions(count: int, begun: Beginning) -> dict[str, Any]:
         "_xpu_setMemoryFraction": driver.over_blocks(torch_sim._set_fraction),
         "_xpu_memorySnapshot": driver.over_blocks(lambda pool=None: TORCH.sim._snapshot()),
         "_xpu_recordMemoryHistory": driver.over_blocks(lambda *args: TORCH.sim._record_memory_history(args[0])),
-        "_xpu_isCurrentStreamCapturing": lambda: False,
         "_xpu_getStreamFromExternal": functools.partial(driver.refuse, "get_stream_from_external"),
         "_xpu_getAllocator": functools.partial(driver.refuse, "_get_current_allocator"),
         "_XpuDeviceProperties": SimpleNamespace,
     }  # fmt: skip
+
+
+def _can_access_peer(device: int, peer: int) -> bool:
+    return state.device_of(device) is not None and state.device_of(peer) is not None
 
 
 def _properties(index: Device) -> SimpleNamespace:
