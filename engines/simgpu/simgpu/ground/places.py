@@ -38,7 +38,7 @@ def in_cell(file: str) -> bool:
 
 
 def is_generated(file: str, function: str) -> bool:
-    """Return whether nobody wrote this: Python's start, methods made by dataclasses. `python -c` is "<string>" too."""
+    """Return whether code is generated: Python's start, methods of dataclasses. `python -c` is "<string>" too."""
     return file.startswith("<frozen") or (file == "<string>" and (function == "<module>" or function.startswith("__")))
 
 
