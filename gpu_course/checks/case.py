@@ -1,5 +1,6 @@
 """Calls of an answer on one device, and the judgement of what they gave."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -11,7 +12,6 @@ import traceback
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
@@ -33,8 +33,8 @@ from gpu_course.checks.footprint import (
     Footprint,
     Left,
     Returned,
-    holds_a_graph,
     needs_no_graph,
+    unfit_for_autograd,
 )  # fmt: skip
 from gpu_course.checks.panel import Panel, wrong_panel
 
@@ -188,22 +188,30 @@ class Case:
             return
         edges.note("second_call")
         self.device = first.device
-        got = self._run(
-            self.answer, first.words, *copy.deepcopy((first.args, first.kwargs)), modifies=False, draws=None
-        )
+        given = copy.deepcopy((first.args, first.kwargs))
+        got = self._repeated(first, given)
         name = "gives something else when it is called a second time with the same"
         why = "what earlier calls left behind changes it: compute everything anew, and keep nothing between calls"
         self._judge("second call", not _same(got, first.value), got, lambda: self._finding(name, why, first.value, got))
-        self._turned(first)
+        self._turned(first, given)
+        if any(given) and _overwritten(got):
+            last = self._repeated(first, copy.deepcopy((first.args, first.kwargs)))
+            name = "returns one object for all calls with the same, and a caller has changed it"
+            why = "what a caller does with a result is its own affair: return a new one each time"
+            kept = not _same(last, first.value)
+            self._judge("kept object", kept, last, lambda: self._finding(name, why, first.value, last))
 
-    def _turned(self, first: _First) -> None:
-        """Call the answer with the same rows in reverse order; raises `WrongAnswer` where it gives what it gave before.
+    def _repeated(self, first: _First, given: tuple[tuple, dict[str, Any]]) -> Any:
+        return self._run(self.answer, first.words, *given, modifies=False, draws=None)
 
-        Only where the reference gives something else then.
+    def _turned(self, first: _First, given: tuple[tuple, dict[str, Any]]) -> None:
+        """Call the answer again with what it was `given`, rows in reverse order, in place where that can be.
+
+        Raises `WrongAnswer` where it gives what it gave before and the reference something else.
         """
-        if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves((first.args, first.kwargs))):
+        if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(given)):
             return
-        turned = [tree_map_only(torch.Tensor, _turned, copy.deepcopy(given)) for given in (first.args, first.kwargs)]
+        turned: Any = tree_map_only(torch.Tensor, _turned, given)
         try:
             right = self.reference(*turned[0], **turned[1])  # pyright: ignore[reportOptionalCall]
         except Exception:  # the order has a meaning
@@ -238,16 +246,17 @@ class Case:
         if outcome.error is not None:
             self._diagnose()
             self.fail(_raised(self.answer, outcome.error), counts_as=counted.error_name(outcome.error))
-        if outcome.changed:
-            changes = f"changes {outcome.changed[0]}"
-            self.fail(changes, "code after it would behave differently; leave it as it was", counts_as=changes)
+        drawn = [name for name in outcome.changed if name in sandbox.RANDOM]
+        for changes in (f"changes {name}" for name in outcome.changed if name not in drawn):
+            self.fail(changes, sandbox.BEHAVES, counts_as=changes)
         if not modifies and before is not None and difference((args, kwargs), before, copied=True):
             self.fail(MODIFIES_INPUT, STILL_NEEDED, counts_as=MODIFIES_INPUT)
         self._gave = _type_name(outcome.value)
         self.note_left(footprint.left(modifies))
         self.note_left(self._returned.changes())
+        self.note_left((f"changes {name}", f"changes {name}", sandbox.BEHAVES) for name in drawn)
         if graphless:
-            self.note_left(holds_a_graph(outcome.value))
+            self.note_left(unfit_for_autograd(outcome.value, (args, kwargs)))
         self._returned = Returned(None if self.task.simulated else outcome.value, (args, kwargs))
         if before is not None:
             edges.note("unchanged")
@@ -280,7 +289,7 @@ class Case:
             self.fail(name, why if counts.operators >= _MANY else "", counts_as="does not end")
         return outcome
 
-    @contextmanager
+    @contextlib.contextmanager
     def diagnose_first(self, check: Callable[[], None]) -> Iterator[None]:
         """Run `check` before an error raised in this context is reported; it may name the cause."""
         self._diagnose = check
@@ -361,7 +370,7 @@ class Case:
             if got.requires_grad:
                 got.sum().backward()
 
-    @contextmanager
+    @contextlib.contextmanager
     def going_back(self) -> Iterator[None]:
         """Raise `WrongAnswer` where a backward pass through the answer's graph, in this context, raises."""
         try:
@@ -537,8 +546,30 @@ def _detached(value: Any) -> Any:
 
 
 def _turned(x: torch.Tensor) -> torch.Tensor:
-    """Return a tensor with the rows of `x` in reverse order."""
-    return x.detach().flip(0).requires_grad_(x.requires_grad) if x.dim() and x.layout == torch.strided else x
+    """Return `x` itself with its rows in reverse order, or a new tensor where it cannot be written to."""
+    if not x.dim() or x.layout != torch.strided:
+        return x
+    turned = x.detach().flip(0)
+    try:
+        x.detach().copy_(turned)
+    except RuntimeError:  # elements that share memory
+        return turned.requires_grad_(x.requires_grad)
+    return x
+
+
+def _overwritten(value: Any) -> bool:
+    """Overwrite a result as a caller may, and return whether that could be done: tensors, lists, dicts and sets."""
+    if isinstance(value, torch.Tensor):
+        with contextlib.suppress(RuntimeError, NotImplementedError):  # elements that share memory
+            value.detach().copy_(value.detach() == 0)
+            return True
+    elif isinstance(value, list | tuple | dict | set):
+        inside = [_overwritten(one) for one in (value.values() if isinstance(value, dict) else value)]
+        if isinstance(value, tuple):
+            return any(inside)
+        value.clear()
+        return True
+    return False
 
 
 def _same(one: Any, other: Any) -> bool:

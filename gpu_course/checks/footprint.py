@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 import simgpu
 from gpu_course.checks.comparison import difference
 
-__all__ = ["MODIFIES_INPUT", "STILL_NEEDED", "Footprint", "Left", "Returned", "holds_a_graph", "needs_no_graph"]
+__all__ = ["MODIFIES_INPUT", "STILL_NEEDED", "Footprint", "Left", "Returned", "needs_no_graph", "unfit_for_autograd"]
 
 _TRAINING = "numbers gradients state"  # what training a model changes
 _CHOSEN = "the caller has chosen it, and goes on with it"
@@ -85,10 +85,11 @@ def _aspects(who: str, value: Any) -> Iterator[tuple[str, str, Any]]:
     if isinstance(value, nn.Module):
         yield from _of_module(who, value)
     elif isinstance(value, torch.optim.Optimizer):
-        for group in value.param_groups:
+        for number, group in enumerate(value.param_groups):
+            of_group = f" of group {number}" * (len(value.param_groups) > 1)
             for key, chosen in group.items():
                 if isinstance(chosen, int | float):
-                    yield "settings", f"{who}: {key}", chosen
+                    yield "settings", f"{who}: {key}{of_group}", chosen
     elif isinstance(value, torch.Tensor):
         yield "input", who, _numbers(value)
         yield "requires_grad", who, value.requires_grad
@@ -126,6 +127,8 @@ def _numbers(x: torch.Tensor) -> Any:
 def _differ(now: Any, was: Any) -> bool:
     if isinstance(now, torch.Tensor) and isinstance(was, torch.Tensor):
         return bool(difference(now, was.to(now.dtype))) and now.shape == was.shape  # "dtype" tells of another dtype
+    if (now is None) != (was is None):
+        return True
     return now is not ... and was is not ... and (type(now) is not type(was) or now != was)
 
 
@@ -144,7 +147,7 @@ def _words(aspect: str, name: str, value: Any) -> tuple[str, str]:
         case "dtype":
             return f"leaves `{who}` in {value}", "leaves a model in another dtype"
         case "settings":
-            return f"changes {detail} of `{who}` to {value:g}", f"changes {detail} of an optimizer"
+            return f"changes {detail} of `{who}` to {value:g}", "changes the settings of an optimizer"
         case "gradients":
             return f"changes the gradient of `{who}`", "changes gradients"
         case "numbers":
@@ -193,11 +196,16 @@ def needs_no_graph(given: Any) -> bool:
     return torch.is_grad_enabled() and not any(map(_may_have_graph, tree_leaves(given)))
 
 
-def holds_a_graph(value: Any) -> Iterator[Left]:
-    """Yield that a result requires gradients, if a tensor in it does."""
-    if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(value)):
+def unfit_for_autograd(value: Any, given: Any) -> Iterator[Left]:
+    """Yield that a tensor of a result requires gradients, or was made in inference mode where none `given` was."""
+    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    if any(leaf.requires_grad for leaf in tensors):
         text = "returns a tensor that requires gradients"
         yield text, text, "nothing that it was handed does: whatever is computed from it would be recorded"
+    given = [leaf for leaf in tree_leaves(given) if isinstance(leaf, torch.Tensor)]
+    if any(leaf.is_inference() for leaf in tensors) and not any(leaf.is_inference() for leaf in given):
+        text = "returns a tensor of inference mode"
+        yield text, text, "a training cannot use it later: with torch.no_grad() it can, and nothing is recorded either"
 
 
 _WITH_GRAPHS = torch.Tensor, nn.Module, torch.optim.Optimizer

@@ -21,6 +21,9 @@ from gpu_course import settings
 from gpu_course.checks import limits
 
 KEPT_CHARACTERS = 2_000
+SEED = "the random seed"
+BEHAVES = "code after it would behave differently; leave it as it was"
+RANDOM = "the random state", "the random state of Python", "the random state of NumPy"
 
 
 @dataclass
@@ -152,15 +155,15 @@ class State:
         )
 
     def restore(self, *, draws: bool = True) -> list[str]:
-        """Put everything back and return the names of what had changed; random numbers drawn count unless `draws`."""
+        """Put everything back and return the names of what had changed.
+
+        With `draws`, torch's random numbers may have been drawn, but not seeded, nor Python's and NumPy's touched.
+        """
         changed = self._restore_names() + self._restore_environment() + settings.put_back(self.settings)
-        if torch.initial_seed() != self.seed:
-            changed.append("the random seed")
+        random_states = [SEED] * (torch.initial_seed() != self.seed) or [*self._drew(draws)]
+        if random_states:
             self.restore_random()
-        elif not draws and self._drew():
-            changed.append("the random state")
-            self.restore_random()
-        return changed
+        return changed + random_states
 
     def restore_random(self) -> None:
         """Put the random states of torch, Python, NumPy and the device back."""
@@ -171,14 +174,17 @@ class State:
         if access and self.device_random is not None:
             access[1](self.device_random)
 
-    def _drew(self) -> bool:
+    def _drew(self, draws: bool) -> Iterator[str]:
+        """Yield the random states that are no longer those of before; with `draws`, but for torch's."""
         numpy_state: Any = np.random.get_state()
-        same = torch.equal(torch.get_rng_state(), self.randoms[0]) and random.getstate() == self.randoms[1]
-        same = same and numpy_state[2] == self.randoms[2][2] and bool((numpy_state[1] == self.randoms[2][1]).all())
-        access = _device_random(self.device)
-        if access and self.device_random is not None:
-            same = same and torch.equal(access[0](), self.device_random)
-        return not same
+        access = None if draws or self.device_random is None else _device_random(self.device)
+        same = draws or torch.equal(torch.get_rng_state(), self.randoms[0])
+        if not same or (access and not torch.equal(access[0](), self.device_random)):
+            yield RANDOM[0]
+        if random.getstate() != self.randoms[1]:
+            yield RANDOM[1]
+        if numpy_state[2] != self.randoms[2][2] or bool((numpy_state[1] != self.randoms[2][1]).any()):
+            yield RANDOM[2]
 
     def _restore_names(self) -> list[str]:
         changed = []

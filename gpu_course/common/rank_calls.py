@@ -14,7 +14,8 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_utils import counting
-from gpu_course.checks import Footprint, Left, Returned, difference, edges, holds_a_graph, needs_no_graph
+from gpu_course.checks import Footprint, Left, Returned, difference, edges, needs_no_graph, unfit_for_autograd
+from gpu_course.checks.sandbox import BEHAVES, State
 from simgpu import composite
 
 
@@ -93,10 +94,13 @@ class _Caller:
         before = None if modifies else copy.deepcopy(args)
         footprint, graphless = Footprint(self.answer, args, {}), needs_no_graph(args)
         self.returned.keep()
+        state = State.capture(torch.device("cpu"))
         with counting.count() as counts, self.works.watched():
             value = tree_map(_arrived, self.answer(*args))
         modified = before is not None and bool(difference(args, before, copied=True))
-        self.left += [*footprint.left(modifies), *self.returned.changes(), *holds_a_graph(value if graphless else None)]
+        self.left += [(f"changes {name}", f"changes {name}", BEHAVES) for name in state.restore()]
+        self.left += [*footprint.left(modifies), *self.returned.changes()]
+        self.left += unfit_for_autograd(value if graphless else None, args)
         self.returned = Returned(value, args)
         return Call(value, modified, counts, self.works.started - len(self.works.asked), self.works.width)
 

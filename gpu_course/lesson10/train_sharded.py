@@ -110,7 +110,7 @@ def _training(call: Callable) -> tuple[Any, bool, float]:
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("shard",))
     batches = [tuple(_tokens(step).chunk(2, 1)[dist.get_rank()]) for step in range(2)]
     trained = _tower()
-    done = call(trained, mesh, batches, modifies=True)
+    done = call(trained, mesh, batches, modifies="training hooks")
     call.meet()
     sharded = any(isinstance(module, FSDPModule) for module in trained.modules()) and sharded_over(trained, mesh)
     return done, sharded, _largest_unit(trained)

@@ -294,7 +294,7 @@ def cudnn(name, value):
 
 modules, tf32 = torch.nn.modules.module, torch.backends.cuda.matmul
 LEFT = {
-    "random": [lambda: torch.manual_seed(1), lambda: torch.rand(1), random.random],
+    "random": [lambda: torch.manual_seed(1), lambda: torch.rand(1), random.random, np.random.rand],
     "default device": [lambda: torch.set_default_device("meta")],
     "grad mode": [lambda: torch.set_grad_enabled(False)],
     "autocast": [lambda: enter(torch.autocast(PLACES[0].type, torch.bfloat16))],
@@ -540,7 +540,7 @@ def test_an_answer_that_gives_something_else_at_a_second_call_is_wrong(double):
     def _(case):
         case.call(torch.ones(2), case.device)
 
-    double.examine(of_the_first, PLACES)
+    assert "returns one object for all calls with the same" in refuse(double, of_the_first)
     message = refuse(double, of_the_last)
     assert "gives something else when it is called a second time" in message
     assert "expected: tensor([2., 2.]" in message and "got:      tensor([4., 4.]" in message
@@ -596,6 +596,7 @@ _kept = {}
     ("answer", "message"),
     [
         (lambda x, device: (2 * x.to(device)).requires_grad_(), "returns a tensor that requires gradients"),
+        (torch.inference_mode()(lambda x, device: 2 * x.to(device)), "returns a tensor of inference mode"),
         (lambda x, device: _kept.setdefault(device, 2 * x.to(device)), "for other numbers of the same shape"),
         (lambda x, device: torch.mul(x.to(device), 2, out=_kept.setdefault(str(device), torch.empty(2, device=device))),
          "changes what it returned in an earlier call"),
