@@ -1,15 +1,47 @@
 """Helpers of the simulated GPU's tests: accounts of nothing, forked children, a look at wrapper and values."""
 
+import copy
+import io
 import os
+import pickle
+import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import nn
 
 import simgpu
 from simgpu.device import child_process, enabling, hiding
 from tests import children
 
-__all__ = ["consistent", "forget", "fork_children", "on_sim"]
+__all__ = ["CALLS", "consistent", "forget", "fork_children", "on_sim", "outcome", "read_calls"]
+
+CALLS = Path(__file__).with_name("calls.toml")
+
+
+def read_calls(section: str, names: dict[str, Any], arguments: str = "") -> dict[str, Any]:
+    """Return the calls of a section of `calls.toml` by name: functions of `arguments`, whose code knows `names`.
+
+    It knows the file's usual modules besides. Where a row is a list, its first item comes before them as it is.
+    """
+
+    def function(text: str) -> Callable[..., Any]:
+        return eval(compile(f"lambda {arguments}: {text}", CALLS, "eval"), names)
+
+    names |= {"torch": torch, "nn": nn, "F": nn.functional, "copy": copy, "io": io, "pickle": pickle}
+    rows = tomllib.loads(CALLS.read_text(encoding="utf-8"))[section]
+    made = {name: (row[0], *map(function, row[1:])) for name, row in rows.items() if isinstance(row, list)}
+    return {name: made[name] if name in made else function(row) for name, row in rows.items()}
+
+
+def outcome(call: Callable[[], Any]) -> str:
+    """Return the error of a call, behind the name of its kind, or what it returns."""
+    try:
+        return repr(call())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
 
 
 def fork_children(monkeypatch):

@@ -7,27 +7,10 @@ import torch
 
 import simgpu
 from tests import children
+from tests.simgpu.simulated import read_calls
 
-LEAVE = {
-    "nothing": lambda: None,
-    "is_available": lambda: torch.cuda.is_available(),
-    "device_count": lambda: torch.cuda.device_count(),
-    "torch.manual_seed": lambda: torch.manual_seed(3),
-    "cuda.manual_seed_all": lambda: torch.cuda.manual_seed_all(3),
-    "a tensor of the CPU": lambda: torch.ones(3).sum().item(),
-    "a module of the CPU": lambda: torch.nn.Linear(2, 2)(torch.ones(2)),
-    "empty_cache": lambda: torch.cuda.empty_cache(),
-}
-BEGIN = {
-    "init": lambda: torch.cuda.init(),
-    "a tensor": lambda: torch.empty(3, device="cuda"),
-    "to": lambda: torch.ones(3).to("cuda"),
-    "synchronize": lambda: torch.cuda.synchronize(),
-    "current_device": lambda: torch.cuda.current_device(),
-    "get_device_properties": lambda: torch.cuda.get_device_properties(0),
-    "a stream": lambda: torch.cuda.Stream(),
-    "get_rng_state": lambda: torch.cuda.get_rng_state(),
-}
+LEAVE = read_calls("before_cuda", globals())
+BEGIN = read_calls("begins_cuda", globals())
 
 
 @pytest.mark.parametrize("name", LEAVE)
@@ -104,6 +87,7 @@ HIDDEN = """import torch
 torch._C._cuda_getDeviceCount = lambda: 3  # as if this were a build for CUDA on a machine with three GPUs
 torch.cuda._cached_device_count = 3
 import simgpu
+from tests.simgpu.simulated import read_calls
 simgpu.hide_accelerators()
 ask = torch.cuda.is_available
 print(ask(), torch.cuda.device_count())

@@ -9,29 +9,13 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 import simgpu
+from tests.simgpu.simulated import read_calls
 
 
 @pytest.fixture(autouse=True)
 def _face(_fresh):
     with simgpu.cuda(memory="1 GiB"):
         yield
-
-
-PINNED = {
-    "empty": lambda: torch.empty(3, pin_memory=True),
-    "empty_like": lambda: torch.empty_like(torch.ones(3, device="cuda"), device="cpu", pin_memory=True),
-    "tensor": lambda: torch.tensor([1.0, 2.0], pin_memory=True),
-    "new_zeros": lambda: torch.ones(1).new_zeros(2, pin_memory=True),
-    "trained": lambda: torch.ones(2, pin_memory=True, requires_grad=True),
-    "a copy": lambda: torch.ones(2, requires_grad=True).pin_memory(),
-}
-
-
-@pytest.mark.parametrize("name", PINNED)
-def test_factories_pin_memory(name):
-    made = PINNED[name]()
-    assert made.is_pinned() and made.device.type == "cpu"
-    assert (made.requires_grad, made.is_leaf) == (name in ("trained", "a copy"), name != "a copy")
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit")
@@ -182,11 +166,7 @@ def test_sharing_is_nothing_and_sending_is_refused():
         multiprocessing.reduction.ForkingPickler.dumps(x)
 
 
-NOT_THERE = {
-    "MemPool": lambda: torch.cuda.MemPool(),
-    "ExternalStream": lambda: torch.cuda.ExternalStream(0),
-    "cudaFree": lambda: torch.cuda.cudart().cudaFree(0),
-}
+NOT_THERE = read_calls("not_there", globals())
 
 
 @pytest.mark.parametrize("name", NOT_THERE)

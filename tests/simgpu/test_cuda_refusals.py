@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import simgpu
+from tests.simgpu.simulated import read_calls
 
 
 @pytest.fixture(autouse=True)
@@ -106,126 +107,10 @@ def gathered(dtype: torch.dtype) -> None:
 
 ROWS, SOLVED = torch.rand(4, 2), torch.rand(4, 1)
 IMAGE, MASK = torch.rand(1, 1, 2, 2), torch.tensor([True, False, True])
-TRAINING = "^cudnn RNN backward can only be called in training mode$"
-KERNEL, CAPTURE = "^No available kernel. Aborting execution.$", "^Attempting CUDA graph capture of step.* of Adam but"
-DRIVER = "^torch.linalg.lstsq: `driver` other than `gels` is not supported on CUDA$"
-WEIGHT = r"^Input type \(torch.cuda.FloatTensor\) and weight type \(torch.FloatTensor\) should be the same$"
-PICTURE = r"^Input type \(torch.FloatTensor\) and weight type \(torch.cuda.FloatTensor\) should be the same or input "
-HIDDEN = "^Input and hidden tensors are not at the same device, found input tensor at cuda:0 and hidden tensor at cpu$"
-LAYER = "^Input and parameter tensors are not at the same device, found input tensor at cuda:0 and parameter "
-GRADIENT = "^invalid gradient at index 0 - expected device cuda:0 but got cpu$"
-RETURNED = f"^Function DoubledBackward returned an {GRADIENT[1:]}"
-FILLED = "^expected self and mask to be on the same device, but got mask on cpu and self on cuda:0$"
-TABLE = r"got index is on cpu, different from other tensors on cuda:0 \(.* wrapper_CUDA__index_select\)$"
-
 SECOND = (
     "^the derivative for '_cudnn_rnn_backward' is not implemented. Double backwards is not supported for CuDNN RNNs"
 )
-SPARSE = "^\"{}\" not implemented for '{}'$"
-
-CASES: dict[str, tuple[str, Callable[[], Any], Callable[[], Any]]] = {
-    "lstm": (TRAINING, lambda: recurrent(nn.LSTM, False), lambda: recurrent(nn.LSTM, True)),
-    "gru": (TRAINING, lambda: recurrent(nn.GRU, False), lambda: recurrent(nn.GRU, False, cudnn=False)),
-    "rnn": (TRAINING, lambda: recurrent(nn.RNN, False), lambda: recurrent(nn.RNN, True)),
-    "packed": (TRAINING, lambda: recurrent(nn.GRU, False, packed=True), lambda: recurrent(nn.GRU, True, packed=True)),
-    "second gradient": (
-        SECOND, lambda: second_gradient(nn.LSTM, True), lambda: second_gradient(nn.LSTM, False),
-    ),
-    "second gradient of a GRU": (
-        SECOND, lambda: second_gradient(nn.GRU, True), lambda: second_gradient(nn.GRU, False),
-    ),
-    "whole numbers, sparse": (
-        SPARSE.format("addmm_sparse_cuda", "Long"), lambda: sparse_product(torch.int64),
-        lambda: sparse_product(torch.float64),
-    ),
-    "whole numbers, rows": (
-        SPARSE.format("spmm", "Int"), lambda: sparse_product(torch.int32, coo=False),
-        lambda: sparse_product(torch.float32, coo=False),
-    ),
-    "16 bits, sparse": (
-        SPARSE.format("addmm_sparse_cuda", "Half"), lambda: sparse_product(torch.float16),
-        lambda: sparse_product(torch.float16, coo=False),
-    ),
-    "complex numbers, sparse batches": (
-        "^Tensor types must be either float32 or float64$", lambda: sparse_batches(torch.complex64),
-        lambda: sparse_batches(torch.float64),
-    ),
-    "a median of 25 dimensions": (
-        "^CUDA Tensors cannot have more than 25 dimensions$", lambda: on_gpu(*[1] * 25).median(0),
-        lambda: (on_gpu(*[1] * 24).median(0), on_gpu(*[1] * 25).median()),
-    ),
-    "a median of 26 dimensions": (
-        r"^median\(\) cannot operate on more than 25 dimensions$", lambda: on_gpu(*[1] * 26).nanmedian(-1),
-        lambda: on_gpu(*[1] * 26).nanmedian(),
-    ),
-    "sparse under autocast": (
-        SPARSE.format("addmm_sparse_cuda", "Half"), lambda: sparse_product(torch.float32, autocast=True),
-        lambda: sparse_product(torch.float32, coo=False, autocast=True),
-    ),
-    "reduced sparse": (
-        "^Could not run 'aten::_sparse_mm_reduce_impl' with arguments from the 'SparseCsrCUDA' backend",
-        lambda: torch.sparse.mm(ROWS.to_sparse_csr().cuda(), ROWS.T.cuda(), "sum"),
-        lambda: torch.sparse.mm(ROWS.to_sparse_csr(), ROWS.T, "sum"),
-    ),
-    "quantized": (
-        "^Could not run 'quantized::linear_dynamic' with arguments from the 'CUDA' backend", lambda: dynamic("cuda"),
-        lambda: dynamic("cpu"),
-    ),
-    "state of the CPU": (
-        "^RNG state is wrong size$", lambda: torch.cuda.set_rng_state(torch.get_rng_state()),
-        lambda: torch.cuda.set_rng_state(torch.cuda.get_rng_state()),
-    ),
-    "state of a GPU": (
-        "^Expected a CPUGeneratorImplState of size", lambda: torch.set_rng_state(torch.cuda.get_rng_state()),
-        lambda: torch.set_rng_state(torch.get_rng_state()),
-    ),
-    "value on a GPU": (
-        "^masked_fill_: Expected inputs to be on same device$",
-        lambda: torch.rand(3).masked_fill(MASK, on_gpu(1)[0]),
-        lambda: on_gpu(3).masked_fill(MASK.cuda(), torch.tensor(1)),
-    ),
-    "format of a product": (
-        "^out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs$",
-        lambda: torch.mm(on_gpu(2, 2).half(), on_gpu(2, 2).half(), out_dtype=torch.float64),
-        lambda: torch.mm(on_gpu(2, 2).half(), on_gpu(2, 2).half(), out_dtype=torch.float32),
-    ),
-    "hidden": (
-        HIDDEN, lambda: nn.LSTM(4, 4).cuda()(on_gpu(2, 1, 4), (torch.zeros(1, 1, 4),) * 2),
-        lambda: nn.LSTM(4, 4).cuda()(on_gpu(2, 1, 4), (torch.zeros(1, 1, 4).cuda(),) * 2),
-    ),
-    "layer": (LAYER, lambda: nn.GRU(4, 4)(on_gpu(2, 1, 4)), lambda: nn.GRU(4, 4)(torch.rand(2, 1, 4))),
-    "weight": (WEIGHT, lambda: nn.Conv2d(1, 1, 1)(IMAGE.cuda()), lambda: nn.Conv2d(1, 1, 1).cuda()(IMAGE.cuda())),
-    "picture": (PICTURE, lambda: nn.Conv2d(1, 1, 1).cuda()(IMAGE), lambda: nn.Conv2d(1, 1, 1)(IMAGE)),
-    "mask": (FILLED, lambda: on_gpu(3).masked_fill(MASK, 0), lambda: on_gpu(3).masked_fill(MASK.cuda(), 0)),
-    "table": (
-        TABLE, lambda: nn.Embedding(3, 2).cuda()(torch.tensor([1])),
-        lambda: nn.Embedding(3, 2).cuda()(torch.tensor([1]).cuda()),
-    ),
-    "driver": (
-        DRIVER, lambda: torch.linalg.lstsq(ROWS.cuda(), SOLVED.cuda(), driver="gelsd"),
-        lambda: torch.linalg.lstsq(ROWS.cuda(), SOLVED.cuda(), driver="gels"),
-    ),
-    "capture": (CAPTURE, lambda: captured_step(False), lambda: captured_step(True)),
-    "flash": (
-        KERNEL, lambda: attention(SDPBackend.FLASH_ATTENTION, torch.float32),
-        lambda: attention(SDPBackend.MATH, torch.float32),
-    ),
-    "flash of a T4": (
-        KERNEL, lambda: attention(SDPBackend.FLASH_ATTENTION, torch.float16),
-        lambda: attention(SDPBackend.EFFICIENT_ATTENTION, torch.float16),
-    ),
-    "gradient": (
-        GRADIENT, lambda: on_gpu(3, requires_grad=True).exp().backward(torch.ones(3)),
-        lambda: on_gpu(3, requires_grad=True).sum().backward(torch.tensor(1.0)),
-    ),
-    "returned": (RETURNED, lambda: doubled(Doubled), lambda: doubled(DoubledOnGpu)),
-    "generator": (
-        "^Expected a 'cuda' device type for generator but found 'cpu'", lambda: noise(torch.Generator()),
-        lambda: noise(torch.Generator("cuda")),
-    ),
-    # since PyTorch 2.8 an index may have 32 bits (`gather` in ATen's TensorAdvancedIndexing.cpp)
-    "index": ("Expected dtype int32/int64 for index$", lambda: gathered(torch.uint8), lambda: gathered(torch.int32)),
-}  # fmt: skip
+CASES = read_calls("refusals", globals())
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import simgpu
+from tests.simgpu.simulated import read_calls
 
 
 @pytest.fixture(autouse=True)
@@ -17,16 +18,7 @@ def _face(_fresh):
 
 
 # ---- number formats: those that CUDA's kernels have, and the CPU's lack ---------------------------------------------
-ONLY_WIDE_ON_THE_CPU = {
-    "avg_pool3d": lambda x: nn.functional.avg_pool3d(x.view(1, 1, 4, 4, 4), 2),
-    "bilinear": lambda x: nn.functional.interpolate(x.view(1, 1, 8, 8), (4, 4), mode="bilinear", antialias=True),
-    "bicubic": lambda x: nn.functional.interpolate(x.view(1, 1, 8, 8), (4, 4), mode="bicubic", antialias=True),
-    "multi_margin_loss": lambda x: nn.functional.multi_margin_loss(x.view(8, 8), rows().repeat(4)),
-    "multilabel_margin_loss": lambda x: nn.functional.multilabel_margin_loss(x.view(32, 2), rows().expand(32, 2)),
-    "polygamma": lambda x: torch.polygamma(1, x),
-    "rrelu": lambda x: seeded(nn.functional.rrelu, x - 0.75, training=True),
-    "rrelu_": lambda x: seeded(nn.functional.rrelu_, x - 0.75, training=True),
-}
+ONLY_WIDE_ON_THE_CPU = read_calls("only_wide_on_the_cpu", globals(), "x")
 
 
 def seeded(function, *args, **kwargs):
@@ -48,13 +40,7 @@ def test_sixteen_bits_are_computed_wide_and_rounded_once(name, dtype):
     assert narrow.grad.dtype is dtype
 
 
-FOURIER = {
-    "fft": lambda x: torch.fft.fft(x),
-    "rfft2": lambda x: torch.fft.rfft2(x.view(8, 8)),
-    "ifft": lambda x: torch.fft.ifft(torch.fft.fft(x)),
-    "irfft": lambda x: torch.fft.irfft(torch.fft.rfft(x)),
-    "stft": lambda x: torch.stft(x, 16, window=torch.ones_like(x[:16]), return_complex=True),
-}
+FOURIER = read_calls("fourier", globals(), "x")
 
 
 @pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
@@ -90,18 +76,7 @@ def rows():
     return torch.tensor([0, 1], device="cuda")
 
 
-OTHER_FORMATS = {
-    "Index put requires the source and destination dtypes match": lambda: half().__setitem__(
-        rows(), half()[:2].float()
-    ),
-    "Index put requires the source": lambda: half().index_put_((rows(),), half()[:2].float()),
-    "got Half for the destination": lambda: half().__setitem__(half() == 0, half().float()),
-    "index_copy_\\(\\): self and source expected to have the same dtype": lambda: half().index_copy_(
-        0, rows(), half()[:2].float()
-    ),
-    "put_\\(\\): self and source expected to have the same dtype": lambda: half().put_(rows(), half()[:2].float()),
-    "Expected self.dtype to be equal to src.dtype": lambda: half().scatter_(0, rows(), half()[:2].float()),
-}
+OTHER_FORMATS = read_calls("other_formats", globals())
 
 
 @pytest.mark.parametrize("words", OTHER_FORMATS)
@@ -242,12 +217,7 @@ def test_on_the_cpu_it_does_too():
     assert seen == [(torch.device("cpu"), False)]
 
 
-AROUND = {
-    "grad": lambda loss: torch.func.grad(loss),
-    "vmap of grad": lambda loss: torch.vmap(torch.func.grad(loss), (None, 0)),
-    "grad of vmap": lambda loss: torch.func.grad(lambda w, x: torch.vmap(loss, (None, 0))(w, x).sum()),
-    "jvp": lambda loss: lambda w, x: torch.func.jvp(lambda w: loss(w, x), (w,), (w,))[1],
-}
+AROUND = read_calls("torch_func", globals(), "loss")
 
 
 @pytest.mark.parametrize("transform", AROUND)

@@ -1,12 +1,12 @@
 """Do tensors of a program's own class live on CUDA's face as on CUDA?"""
 
 import copy
-import pickle
 
 import pytest
 import torch
 
 import simgpu
+from tests.simgpu.simulated import read_calls
 
 
 class Image(torch.Tensor):
@@ -41,18 +41,7 @@ def image():
     return Image(torch.arange(6.0).view(2, 3), spacing=0.5).to("cuda")
 
 
-KEEP_IT = {
-    "cuda": lambda image: image.cpu().cuda(),
-    "to another format": lambda image: image.to(torch.float64),
-    "sum": lambda image: image + 1,
-    "in place": lambda image: image.mul_(2),
-    "view": lambda image: image[0],
-    "like": torch.zeros_like,
-    "product": lambda image: image @ torch.ones(3, 2, device="cuda"),
-    "deepcopy": copy.deepcopy,
-    "copy": copy.copy,
-    "pickle": lambda image: pickle.loads(pickle.dumps(image)),
-}
+KEEP_IT = read_calls("keep_the_class", globals(), "image")
 
 
 @pytest.mark.parametrize("what", KEEP_IT)

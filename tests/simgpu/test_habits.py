@@ -468,18 +468,6 @@ for step in range(STEPS):
         optimizer.step()
     EACH
 """
-GROWS = {  # whether it trains, what each turn does, and the line that is named
-    "at every fourth step": (True, "if step % 4 == 3: kept.append(look())", 15),
-    "at each epoch, several times": (True, "if step % 4 == 3: kept += [look(), look(), look()]", 15),
-    "in a dict": (True, "if step % 3 == 2: log['scores'].append(look())", 15),
-    "without an optimizer": (False, "kept.append(look())", 15),
-    "without an optimizer, with graphs": (False, "kept.append(model(torch.ones(64, 64, device='cuda')))", 15),
-    "the last two": (True, "if step % 4 == 3: last.append(look())", 0),
-    "a list that is emptied": (True, "kept.append(look())\n    if step % 6 == 5: kept.clear()", 0),
-    "on the host": (True, "if step % 4 == 3: kept.append(look().cpu())", 0),
-    "numbers": (False, "kept.append(look().mean())", 0),
-    "the last two, without an optimizer": (False, "last.append(look())", 0),
-}
 
 
 def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):

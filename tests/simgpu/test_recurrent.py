@@ -1,7 +1,5 @@
 """Recurrent layers: one call of cuDNN with the CPU's values, fused cells without it, the same in a forecast."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
@@ -9,18 +7,9 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
 
 import simgpu
+from tests.simgpu.simulated import read_calls
 
-LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "LSTM": lambda: nn.LSTM(6, 8),
-    "two layers": lambda: nn.LSTM(6, 8, 2, bidirectional=True, dropout=0.3, batch_first=True),
-    "no biases": lambda: nn.GRU(6, 8, bias=False),
-    "projection": lambda: nn.LSTM(6, 8, 2, proj_size=3),
-    "GRU": lambda: nn.GRU(6, 8, 2, dropout=0.2, bidirectional=True),
-    "tanh": lambda: nn.RNN(6, 8, 2),
-    "relu": lambda: nn.RNN(6, 8, nonlinearity="relu", batch_first=True),
-    "LSTMCell": lambda: nn.LSTMCell(6, 8),
-    "GRUCell": lambda: nn.GRUCell(6, 8),
-}
+LAYERS = read_calls("recurrent", globals())
 
 
 @pytest.fixture(autouse=True)

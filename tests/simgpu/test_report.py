@@ -195,11 +195,6 @@ def kept_as_others_are(cell, x):
         simgpu.step()
 
 
-def kept_without_graphs(cell, x):
-    some = []
-    some.append(cell(x).detach())
-
-
 @pytest.mark.parametrize(
     ("program", "line"),
     [(kept_in_new_lists, "every = every + [state]  # noqa: RUF005"), (kept_as_others_are, "some.append(state)")],

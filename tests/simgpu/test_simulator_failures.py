@@ -1,6 +1,5 @@
 """Does an impossible value in a kernel fail as on CUDA: later, for good, and never with a result that can be read?"""
 
-import io
 import math
 
 import pytest
@@ -9,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
+from tests.simgpu.simulated import read_calls
 
 
 @pytest.fixture(autouse=True)
@@ -32,34 +32,7 @@ def table():
     return torch.ones(5, 3, device="sim")
 
 
-KERNELS = {
-    "index": lambda: table()[sim(0, 7)],
-    "index of the CPU": lambda: table()[torch.tensor([0, -6])],
-    "index_put_": lambda: table().index_put_((sim(7),), torch.ones(3, device="sim")),
-    "assignment": lambda: table().__setitem__(sim(7), 1.0),
-    "gather": lambda: table().gather(1, sim(0, 3).view(2, 1)),
-    "index_select": lambda: table().index_select(0, sim(0, 5)),
-    "embedding": lambda: nn.Embedding(5, 3, device="sim")(sim(0, 5)),
-    "embedding_bag": lambda: nn.EmbeddingBag(5, 3, device="sim")(sim(0, 5).view(1, 2)),
-    "nll_loss": lambda: F.nll_loss(torch.zeros(2, 3, device="sim"), sim(0, 3)),
-    "cross_entropy": lambda: F.cross_entropy(torch.zeros(2, 3, device="sim"), sim(-1, 0)),
-    "nll_loss2d": lambda: F.nll_loss(torch.zeros(1, 3, 2, 2, device="sim"), sim(0, 3, 0, 0).view(1, 2, 2)),
-    "nll_loss, backward": lambda: F.nll_loss(
-        torch.zeros(2, 3, device="sim", requires_grad=True), sim(-1, 0)
-    ).backward(),
-    "scatter": lambda: table().scatter(1, sim(3).view(1, 1), 1.0),
-    "scatter_": lambda: table().scatter_(1, sim(3).view(1, 1), 1.0),
-    "scatter_add_": lambda: table().scatter_add_(0, sim(5).view(1, 1), table()),
-    "index_add_": lambda: table().index_add_(0, sim(5), table()[:1]),
-    "index_copy": lambda: table().index_copy(0, sim(5), table()[:1]),
-    "index_fill_": lambda: table().index_fill_(0, sim(5), 1.0),
-    "take": lambda: table().take(sim(15)),
-    "gather(out=)": lambda: torch.gather(table(), 1, sim(3).view(1, 1), out=torch.empty(0, device="sim")),
-    "multinomial": lambda: torch.multinomial(sim(0.5, -1.0), 1),
-    "one_hot": lambda: F.one_hot(sim(0, 3), 3),
-    "one_hot of a negative class": lambda: F.one_hot(sim(0, -1)),
-    "binary_cross_entropy": lambda: F.binary_cross_entropy(sim(2.0), sim(1.0)),
-}
+KERNELS = read_calls("failing_kernels", globals())
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -97,15 +70,7 @@ def read_elsewhere(x):
         x.tolist()
 
 
-READS = {
-    "item": lambda x: x.sum().item(), "cpu": lambda x: x.cpu(), "tolist": lambda x: x.tolist(), "print": repr,
-    "format": lambda x: f"{x.sum():.2f}", "nonzero": lambda x: x.nonzero(), "equal": lambda x: torch.equal(x, x),
-    "copy_": lambda x: torch.empty(2, 3).copy_(x), "bool": lambda x: bool(x.sum() > 0), "mask": lambda x: x[x > 0],
-    "another stream": read_elsewhere, "save": lambda x: torch.save(x, io.BytesIO()),
-    "numpy": lambda x: x.numpy(force=True), "unique": lambda x: x.unique(),
-    "event": lambda x: torch.sim.current_stream().record_event().synchronize(),
-    "to another GPU": lambda x: x.to("sim:1").tolist(),
-}  # fmt: skip
+READS = read_calls("reads", globals(), "x")
 
 
 @pytest.mark.parametrize("name", READS)

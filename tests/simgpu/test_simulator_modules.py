@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.simgpu.simulated import consistent, on_sim
+import simgpu
+from tests.simgpu.simulated import consistent, on_sim, read_calls
 
 
 def make_model():
@@ -284,23 +285,16 @@ def test_pinning_and_a_pinning_loader():
         assert all(batch.is_pinned() for (batch,) in loader)
 
 
-PINNED = {
-    "empty": lambda: torch.empty(3, pin_memory=True),
-    "empty_like": lambda: torch.empty_like(torch.ones(3, device="sim"), device="cpu", pin_memory=True),
-    "tensor": lambda: torch.tensor([1.0, 2.0], pin_memory=True),
-    "randint_like": lambda: torch.randint_like(torch.ones(3), 5, pin_memory=True),
-    "new_empty": lambda: torch.ones(3, device="sim").new_empty(2, device="cpu", pin_memory=True),
-    "new_tensor": lambda: torch.ones(1).new_tensor([1.0], pin_memory=True),
-    "trained": lambda: torch.ones(2, pin_memory=True, requires_grad=True),
-}
+PINNED = read_calls("pinned", globals(), "d")
 
 
+@pytest.mark.parametrize("place", ["sim", "cuda"])
 @pytest.mark.parametrize("name", PINNED)
-def test_factories_pin_memory(name):
-    made = PINNED[name]()
-    assert made.is_pinned() and made.device.type == "cpu" and made.is_leaf
-    assert made.requires_grad == (name == "trained")
-    assert not torch.ones(3, pin_memory=False).is_pinned()
+def test_factories_pin_memory(name, place):
+    with simgpu.cuda() if place == "cuda" else nullcontext():
+        made = PINNED[name](place)
+        assert made.is_pinned() and made.device.type == "cpu" and not torch.ones(3, pin_memory=False).is_pinned()
+        assert (made.requires_grad, made.is_leaf) == (name in ("trained", "a copy"), name != "a copy")
 
 
 def test_a_factory_pins_memory_of_the_host_alone_and_a_copy_into_it_is_not_waited_for():

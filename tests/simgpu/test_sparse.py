@@ -1,6 +1,5 @@
 """Are sparse tensors of the layouts COO, CSR and CSC on the simulated GPU what they are on the CPU, with gradients?"""
 
-import copy
 import io
 
 import pytest
@@ -9,6 +8,7 @@ from torch import nn
 
 import simgpu
 from simgpu.device import enabling
+from tests.simgpu.simulated import read_calls
 
 PLACES = ("cuda", "cpu")
 
@@ -33,37 +33,7 @@ def ones(place, *shape):
     return torch.ones(*shape, device=place)
 
 
-SAME = {
-    "to_dense": lambda d: coo(d),
-    "to_sparse": lambda d: torch.eye(3, device=d).to_sparse(),
-    "coalesce": lambda d: (coo(d) + coo(d)).coalesce(),
-    "values": lambda d: coo(d).coalesce().values(),
-    "indices": lambda d: coo(d).coalesce().indices(),
-    "sparse.mm": lambda d: torch.sparse.mm(coo(d), ones(d, 3, 2)),
-    "@": lambda d: coo(d) @ ones(d, 3),
-    "sparse by sparse": lambda d: coo(d) @ coo(d).t(),
-    "addmm": lambda d: torch.sparse.addmm(ones(d, 2, 2), coo(d), ones(d, 3, 2)),
-    "sum": lambda d: torch.sparse.sum(coo(d), 1),
-    "softmax": lambda d: torch.sparse.softmax(coo(d), 1),
-    "index_select": lambda d: coo(d).index_select(0, torch.tensor([1], device=d)),
-    "cat": lambda d: torch.cat([coo(d), coo(d)]),
-    "arithmetic": lambda d: (coo(d) * 2 - coo(d) / 4).neg().abs(),
-    "another number format": lambda d: coo(d).to(torch.float64),
-    "empty": lambda d: torch.sparse_coo_tensor(size=(2, 3), device=d),
-    "zeros": lambda d: torch.zeros(2, 3, layout=torch.sparse_coo, device=d),
-    "without a size": lambda d: torch.sparse_coo_tensor(torch.tensor([[0, 4]], device=d), ones(d, 2)),
-    "hybrid": lambda d: torch.sparse_coo_tensor(torch.tensor([[0, 2]], device=d), ones(d, 2, 4), (3, 4)),
-    "csr": lambda d: csr(d),
-    "csr of coo": lambda d: coo(d).to_sparse_csr(),
-    "csc of coo": lambda d: coo(d).to_sparse_csc(),
-    "coo of csr": lambda d: csr(d).to_sparse_coo(),
-    "csr @": lambda d: csr(d) @ ones(d, 3, 2),
-    "crow_indices": lambda d: csr(d).crow_indices(),
-    "sampled_addmm": lambda d: torch.sparse.sampled_addmm(csr(d), ones(d, 2, 2), ones(d, 2, 3)),
-    "clone": lambda d: coo(d).clone(),
-    "deepcopy": lambda d: copy.deepcopy(coo(d)),
-    "number of elements": lambda d: torch.tensor(coo(d)._nnz()),
-}
+SAME = read_calls("sparse", globals(), "d")
 
 
 @pytest.mark.parametrize("name", SAME)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tests.simgpu import view_programs
-from tests.simgpu.simulated import consistent
+from tests.simgpu.simulated import consistent, read_calls
 
 
 def gradient_after(device, reshape, change):
@@ -22,25 +22,8 @@ def gradient_after(device, reshape, change):
     return leaf.grad.tolist()
 
 
-CHANGES = {
-    "the view": lambda v, x: v.add_(1).mul_(2),
-    "the base": lambda v, x: x.mul_(2),
-    "a part of the base": lambda v, x: x[0].copy_(x[1]),
-    "a view of the view": lambda v, x: v.select(0, 0).mul_(3),
-    "the view as another shape": lambda v, x: v.reshape(-1)[:2].mul_(3) if v.is_contiguous() else v[0].mul_(3),
-    "an element": lambda v, x: v.__setitem__((0,) * v.dim(), 7.0),
-    "nothing": lambda v, x: None,
-}
-RESHAPES = {
-    "unsqueeze_": lambda v: v.unsqueeze_(0),
-    "unsqueeze_ and squeeze_": lambda v: v.unsqueeze_(1).squeeze_(1),
-    "squeeze_ of nothing": lambda v: v.squeeze_(),
-    "transpose_": lambda v: v.transpose_(0, 1),
-    "t_": lambda v: v.t_(),
-    "swapaxes_": lambda v: v.swapaxes_(0, 1).unsqueeze_(2),
-    "swapdims_": lambda v: v.swapdims_(1, 0),
-    "as_strided_": lambda v: v.as_strided_((2, 2), v.stride()[::-1]),
-}
+CHANGES = read_calls("later_changes", globals(), "v, x")
+RESHAPES = read_calls("reshapes", globals(), "v")
 
 
 @pytest.mark.parametrize("change", CHANGES)
