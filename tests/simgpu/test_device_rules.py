@@ -102,17 +102,6 @@ def test_one_face_at_a_time():
         assert torch.ones(1, device="cuda").is_cuda and not torch.ones(1, device="cuda").is_mps
 
 
-def test_a_mac_keeps_its_own_numbers_in_a_checkpoint_of_its_state():
-    with simgpu.mps():
-        torch.manual_seed(5)
-        before = torch.mps.get_rng_state()
-        first = torch.randn(3, device="mps")
-        torch.mps.set_rng_state(before)
-        assert torch.equal(first, torch.randn(3, device="mps"))
-        generator = torch.Generator("mps").manual_seed(5)
-        assert torch.equal(first, torch.randn(3, device="mps", generator=generator)) and generator.initial_seed() == 5
-
-
 def test_the_command_says_how_many_rules_are_kept_and_what_came_of_others(capsys, monkeypatch):
     assert device_rules.main(["--kind", "xpu", "--only", "method of its name"])
     assert capsys.readouterr().out.startswith("1 of 1 rules of xpu are kept on the simulated one, PyTorch ")

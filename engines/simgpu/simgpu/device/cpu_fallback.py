@@ -82,6 +82,8 @@ def way_of(func: Operator, run: _Run) -> _Run | None:
     base, name = func._overloadpacket.__name__, func._schema.name.removeprefix("aten::")
     name += f".{func._schema.overload_name}" if func._schema.overload_name else ""
     always = kernels_of_kinds.on_the_cpu(kind)
+    if base == "linalg_pinv" and kind == "mps":
+        return partial(_by_values, run)
     named = not _named.isdisjoint((name, f"{base}.out", f"{base}.{func._overloadname}"))
     if base in always or name in always or named:
         return partial(_fall_back, kernels_of_kinds.named(name), run)
@@ -119,13 +121,31 @@ def _fall_back(name: str, run: _Run, func: Operator, args: Args, kwargs: Kwargs)
 
 
 def register(library: torch.library.Library) -> None:
-    """Patch operators that PyTorch decomposes earlier to act as on MPS: `linalg.svd` and `linalg.matrix_rank`."""
+    """Patch operators that PyTorch decomposes earlier to act as on MPS: `linalg.svd`, `matrix_rank` and `pinv`."""
     svd, ranks = torch.ops.aten.linalg_svd.default, torch.ops.aten.linalg_matrix_rank
     taken_apart = partial(_fall_back, "linalg_svd", lambda func, args, kwargs: func.decompose(*args, **kwargs), svd)
     library.impl("linalg_svd", lambda *args, **kwargs: taken_apart(args, kwargs), "AutogradMeta")
     for overload in ("default", "tol_tensor", "atol_rtol_tensor", "atol_rtol_float"):
         operator = getattr(ranks, overload)
         library.impl(operator.name().removeprefix("aten::"), partial(_rank, operator), "AutogradMeta")
+    for overload in ("default", "atol_rtol_float"):
+        operator = getattr(torch.ops.aten.linalg_pinv, overload)
+        library.impl(operator.name().removeprefix("aten::"), partial(_inverse, operator), "AutogradMeta")
+
+
+def _inverse(operator: Operator, *args: Any, **kwargs: Any) -> Any:
+    """Compute `linalg.pinv` with tolerances in float32, as LinearAlgebra.cpp does on MPS; elsewhere in float64."""
+    call = Call(operator, args, kwargs)
+    given = (0.0, call["rcond"]) if operator._overloadname == "default" else (call["atol"], call["rtol"])
+    atol, rtol = (None if one is None else torch.full((), one, device=args[0].device) for one in given)
+    return torch.ops.aten.linalg_pinv.atol_rtol_tensor(args[0], atol=atol, rtol=rtol, hermitian=call["hermitian"])
+
+
+def _by_values(run: _Run, func: Operator, args: Args, kwargs: Kwargs) -> Any:
+    """Compute `linalg.pinv` by singular values, which come from the CPU, or by eigenvalues, for which is no kernel."""
+    if Call(func, args, kwargs)["hermitian"]:
+        return _without_kernel("_linalg_eigh.eigenvalues", run, func, args, kwargs)
+    return _fall_back("linalg_svd", run, func, args, kwargs)
 
 
 def _rank(operator: Operator, *args: Any, **kwargs: Any) -> Any:
