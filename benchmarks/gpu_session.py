@@ -8,19 +8,22 @@
 The machine needs an NVIDIA GPU and PyTorch, no Jupyter and no network. In this order: the reference of each exercise
 through its own check, lessons 00 to 09 cell by cell, `benchmarks.against_cuda`, and the host's time by class of
 operator. Each stage has its share of the minutes. Results reach the file as soon as they are known, so what a time
-limit or a crash cuts off is missing and nothing else; what was not reached says so. Exit code 1 if anything failed.
+limit or a crash cuts off is missing and nothing else; what was not reached says so. Exit code 1 if anything failed
+or was not reached.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,7 @@ LESSONS = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "08b", "09")
 PACKAGES = ("ipython", "ipywidgets", "platformdirs", "cloudpickle")  # beyond what comes with PyTorch and scikit-learn
 WORKERS = 4  # lessons at a time; they share the GPU, so the stages that measure run alone
 ROUNDS, ROW = 100, 20  # rows of calls, so short that CUDA's queue never fills
+RESERVE_S = 15  # of the minutes, for what the session itself does before and after its children
 COMPILED = ((1, False, None), (24, False, None), (24, True, None), (24, False, "reduce-overhead"))
 MEMORY = "1 GiB"  # of the simulated GPU in a rehearsal
 
@@ -47,16 +51,10 @@ MEMORY = "1 GiB"  # of the simulated GPU in a rehearsal
 def references(number: str, found: Path, face: str | None) -> None:
     """Give the reference of each exercise of lesson `number` to its check on CUDA."""
     exercises = [exercise for exercise in catalogue.registry() if exercise.task.lesson == number]
-    seen: dict[str, Any] = {"failed": {exercise.name: "was not reached" for exercise in exercises}, "seconds": {}}
+    seen: dict[str, Any] = {"failed": {exercise.name: on_face.NOT_REACHED for exercise in exercises}}
     for exercise in exercises:
-        began = time.monotonic()
-        del seen["failed"][exercise.name]
-        try:
+        with noted(exercise.name, seen, found):
             exercise.examine(exercise.reference, torch.device("cuda", 0))
-        except BaseException as error:
-            seen["failed"][exercise.name] = f"{type(error).__name__}: {error}"
-        seen["seconds"][exercise.name] = time.monotonic() - began
-        found.write_text(json.dumps(seen), encoding="utf-8")
 
 
 def lessons(number: str, found: Path, face: str | None) -> None:
@@ -67,28 +65,39 @@ def lessons(number: str, found: Path, face: str | None) -> None:
 
 
 def against_cuda(_: str, found: Path, face: str | None) -> None:
-    """Compare the simulated GPU with this one, as `benchmarks.against_cuda` prints it."""
+    """Measure the programs of `benchmarks.against_cuda` on this GPU, and on its simulation."""
     from benchmarks import against_cuda as comparison
 
+    seen: dict[str, dict[str, Any]] = {"failed": {}, "measured": {}, "predicted": {}}
+    torch.backends.cudnn.allow_tf32 = False
+    for repeats in (1, 11):  # in the first round libraries load, and take workspaces that they keep
+        for name, build in comparison.PROGRAMS.items():
+            with noted(name, seen, found):
+                seen["measured"][name] = comparison.measure(build, torch.device("cuda"), repeats)._asdict()
     row = simgpu.gpus.find(torch.cuda.get_device_name())
-    predicted = comparison.simulate_in_child(row.name) if row else {}
-    measured = comparison.measure_cuda()
-    programs = {
-        name: {"ms": ours.ms, "mib": ours.mib, "predicted": list(predicted.get(name, ()))}
-        for name, ours in measured.items()
-    }
-    found.write_text(json.dumps({"failed": {}, "measured": programs}), encoding="utf-8")
+    with noted("simulation", seen, found):
+        seen["predicted"] |= comparison.simulate_in_child(row.name) if row else {}
 
 
 def host(_: str, found: Path, face: str | None) -> None:
     """Measure what the host takes for a call, in µs, by class of operator: the shortest mean over a row of calls."""
     seen: dict[str, dict[str, Any]] = {"failed": {}, "measured": {}}
     for name, make in host_rows(torch.device("cuda")):
-        try:
+        with noted(name, seen, found):
             seen["measured"][name] = host_us(make())
-        except Exception as error:
-            seen["failed"][name] = f"{type(error).__name__}: {error}"
-        found.write_text(json.dumps(seen), encoding="utf-8")
+
+
+@contextlib.contextmanager
+def noted(name: str, seen: dict[str, Any], found: Path) -> Iterator[None]:
+    """Inside, an error is a failure `name` of `seen`; then write what is known, and how long it took, to `found`."""
+    seen["failed"].pop(name, None)
+    began = time.monotonic()
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        seen["failed"][name] = f"{type(error).__name__}: {error}"
+    seen.setdefault("seconds", {})[name] = time.monotonic() - began
+    on_face.keep(found, seen)
 
 
 def host_us(call: Callable[[], object]) -> float:
@@ -208,8 +217,8 @@ def run_part(stage: str, part: str, until: float, face: str | None, out: Path) -
             try:
                 status = child.wait(limit)
             except subprocess.TimeoutExpired:
-                child.kill()
-                status = f"ended after {limit:.0f} s"
+                os.killpg(child.pid, signal.SIGKILL)  # what it started, too
+                status = f"ended after {limit:.0f} s, {child.wait()}"
         seen = json.loads(found.read_text(encoding="utf-8")) if found.exists() else {"failed": {"start": "see its log"}}
     return seen if status == 0 else {**seen, "ended": status}
 
@@ -219,13 +228,15 @@ def session(minutes: float, face: str | None, out: Path) -> dict[str, Any]:
     began = until = time.monotonic()
     result: dict[str, Any] = {"machine": machine(face), "stages": {name: {} for name in STAGES}}
     for stage, share in SHARES.items():
-        until += share * minutes * 60
+        until += share * (minutes * 60 - RESERVE_S)
         with ThreadPoolExecutor(WORKERS) as pool:
-            running = {part: pool.submit(run_part, stage, part, until, face, out) for part in parts(stage)}
-            for part, future in running.items():
-                result["stages"][stage][part] = future.result()
+            running = {pool.submit(run_part, stage, part, until, face, out): part for part in parts(stage)}
+            for future in as_completed(running):
+                error = future.exception()
+                seen = {"failed": {"session": repr(error)}} if error else future.result()
+                result["stages"][stage][running[future]] = seen
                 result["seconds"] = round(time.monotonic() - began, 1)
-                out.write_text(json.dumps(result, indent=1), encoding="utf-8")
+                on_face.keep(out, result)
     return result
 
 
@@ -243,10 +254,12 @@ def summary(result: dict[str, Any]) -> str:
     """Return a line for each failure and one for each stage."""
     lines = []
     for stage, by_part in result["stages"].items():
-        wrong = [(part, name, text) for part, seen in by_part.items() for name, text in seen["failed"].items()]
+        all_of = [(part, name, text) for part, seen in by_part.items() for name, text in seen["failed"].items()]
+        wrong = [one for one in all_of if one[2] != on_face.NOT_REACHED]
         cut = [part for part, seen in by_part.items() if "ended" in seen or "not_run" in seen]
         lines += [f"  {part} {name}: {text.splitlines()[0][:200]}" for part, name, text in wrong]
-        lines.append(f"{stage}: {len(wrong)} failed; ended early or not run: {', '.join(cut) or 'none'}")
+        counts = f"{len(wrong)} failed, {len(all_of) - len(wrong)} not reached"
+        lines.append(f"{stage}: {counts}; ended early or not run: {', '.join(cut) or 'none'}")
     return "\n".join([*lines, f"{result['seconds']} s"])
 
 

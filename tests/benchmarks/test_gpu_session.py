@@ -27,11 +27,30 @@ def test_each_class_of_host_work_is_measured_in_a_rehearsal(tmp_path):
 def test_a_part_for_which_no_time_is_left_and_one_that_is_cut_say_so(tmp_path, monkeypatch):
     assert gpu_session.run_part("host", "all", 0.0, "T4", tmp_path / "out.json")["not_run"]
     monkeypatch.setattr(gpu_session, "parts", lambda stage: ("all",))
-    monkeypatch.setattr(gpu_session, "run_part", lambda stage, *_: {"failed": {stage: "raises"}, "ended": -9})
+
+    def run(stage, *_):
+        if stage == "host":
+            raise OSError("disk full")
+        return {"failed": {stage: "raises"}, "ended": -9}
+
+    monkeypatch.setattr(gpu_session, "run_part", run)
     result = gpu_session.session(0.1, "T4", tmp_path / "out.json")
     assert json.loads((tmp_path / "out.json").read_text()) == result
     assert "all references: raises" in (text := gpu_session.summary(result))
-    assert "lessons: 1 failed; ended early or not run: all" in text
+    assert "lessons: 1 failed, 0 not reached; ended early or not run: all" in text
+    assert result["stages"]["host"]["all"]["failed"] == {"session": "OSError('disk full')"}
+
+
+def test_a_failure_is_noted_beside_what_is_known_and_is_gone_once_the_same_ends_well(tmp_path):
+    found, seen = tmp_path / "found.json", {"failed": {}, "measured": {"sum": 1.0}}
+    with gpu_session.noted("matmul", seen, found):
+        raise RuntimeError("out of memory")
+    known = json.loads(found.read_text())
+    assert known["failed"] == {"matmul": "RuntimeError: out of memory"} and known["measured"] == {"sum": 1.0}
+    with gpu_session.noted("matmul", seen, found):
+        pass
+    known = json.loads(found.read_text())
+    assert not known["failed"] and known["seconds"]["matmul"] >= 0
 
 
 def test_without_a_device_the_command_names_the_rehearsal(capsys):

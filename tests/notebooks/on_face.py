@@ -26,6 +26,7 @@ ENGINES = ("simgpu", "kernelcheck", "ranklaunch")
 MEMORY = {"03": "1400 MiB"}  # of each GPU, so that the lesson's own rules leave out products of 8192
 USUAL_MEMORY = "1 GiB"
 GPUS = 2
+NOT_REACHED = "was not reached"
 _RESNET = "training ResNet-50 needs more memory than there is here, and takes a CPU minutes"
 LEFT_OUT = {  # cells that are not run, by lesson, and why; on a real GPU they run
     "05": {"script-live": _RESNET},
@@ -220,7 +221,7 @@ def examine(number: str, memory: str, found: Path, kind: str) -> None:
             wrong += not is_right and ended is not None
             if is_right != (ended is None):
                 otherwise.append(f"{exercise.name}, {name}: {'is accepted' if ended is None else ended}")
-        found.write_text(json.dumps([right, wrong, left_out, otherwise]), encoding="utf-8")
+        keep(found, [right, wrong, left_out, otherwise])
 
 
 def run_cells(path: Path, found: Path, left_out: Container[str] = (), may_fail: Container[str] = ()) -> None:
@@ -233,7 +234,7 @@ def run_cells(path: Path, found: Path, left_out: Container[str] = (), may_fail: 
 
     cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
     cells = [cell for cell in cells if cell["id"] not in left_out]
-    seen = {"cells": len(cells), "failed": {cell["id"]: "was not reached" for cell in cells}, "seconds": {}}
+    seen = {"cells": len(cells), "failed": {cell["id"]: NOT_REACHED for cell in cells}, "seconds": {}}
     sys.path[0], sys.argv = "", [path.name]
     shell = InteractiveShell.instance()
     for cell in cells:
@@ -245,7 +246,13 @@ def run_cells(path: Path, found: Path, left_out: Container[str] = (), may_fail: 
         if not result.success and cell["id"] not in may_fail:
             error = result.error_before_exec or result.error_in_exec
             seen["failed"][cell["id"]] = f"{type(error).__name__}: {error}"
-        found.write_text(json.dumps(seen), encoding="utf-8")
+        keep(found, seen)
+
+
+def keep(found: Path, seen: object) -> None:
+    """Write `seen` to `found` at once: who ends this process meanwhile finds what was written before."""
+    found.with_suffix(".part").write_text(json.dumps(seen, indent=1), encoding="utf-8")
+    found.with_suffix(".part").replace(found)
 
 
 def main() -> int:

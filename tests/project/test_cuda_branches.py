@@ -1,4 +1,4 @@
-"""Does each branch that CUDA takes and the simulated GPU does not run? On CUDA's face; the lessons weekly."""
+"""Does each branch that CUDA takes and the simulated GPU does not run? On faces; lessons in the weekly workflow."""
 
 import json
 import os
@@ -127,20 +127,3 @@ def test_the_first_lesson_and_its_exercises_run_on_a_macs_gpu_and_intels(kind, t
     assert (seen.failed, seen.missing) == ({}, []), seen.log[-3000:]
     right, wrong, _, otherwise = on_face.exercises("00", kind)
     assert otherwise == [] and right > 2 and wrong > 2
-
-
-@pytest.mark.slow
-@needs_face
-@pytest.mark.parametrize("kind", ["mps", "xpu"])
-@pytest.mark.parametrize("number", ["01", "02", "03", "04", "05", "06", "08", "08b", "11", "12", "14"])
-def test_exercises_take_right_answers_and_refuse_mistakes_on_a_macs_gpu_and_intels(number, kind):
-    assert on_face.exercises(number, kind)[3] == []
-
-
-@pytest.mark.slow
-@needs_face
-@pytest.mark.parametrize("lesson", notebooks.lessons(), ids=lambda path: path.stem)
-def test_a_lesson_runs_with_cuda_and_takes_each_branch(lesson, tmp_path):
-    seen = on_face.run(notebooks.number(lesson), tmp_path)
-    assert seen.failed == {}, seen.log[-3000:]
-    assert seen.missing == []
