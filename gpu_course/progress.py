@@ -132,7 +132,8 @@ progress.follow = follow  # type: ignore[attr-defined]
 def _summary(solved: set[file.Key], note: str = "") -> Progress:
     from gpu_course.catalogue import registry
 
-    exercises = {(found.lesson, found.name): found for found in registry()}
+    every = {(found.lesson, found.name): found for found in registry()}
+    exercises = {key: found for key, found in every.items() if key in solved or not found.task.needs()}
     names: dict[str, list[str]] = {}
     for lesson, name in exercises:
         names.setdefault(lesson, []).append(name)

@@ -55,7 +55,8 @@ class Task:
     `difficulty` is 1 to 3; each of the `hints` is more direct than the one before; `draws` allows random numbers to be
     taken; a call of the answer is ended when it has had `limit_s` seconds; `simulated` says that the check needs the
     simulated GPU, its clock or its exact memory, and runs there on every machine, beside a real GPU in a process of
-    its own; `where` says in words where the answer runs, if that is not the device of the check.
+    its own; `where` says in words where the answer runs, if that is not the device of the check; `needs` returns what
+    is missing here for a check, in one sentence, "" if nothing: without it the exercise is not counted.
     """
 
     lesson: str
@@ -68,6 +69,7 @@ class Task:
     limit_s: float = 3.0
     simulated: bool = False
     where: str = ""
+    needs: Callable[[], str] = str
 
     @property
     def seed(self) -> int:

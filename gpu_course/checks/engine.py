@@ -86,8 +86,8 @@ def exercise(
 ) -> "Callable[[Callable], Exercise]":
     """Make an `Exercise` of the reference answer below the decorator, a function or a class.
 
-    The arguments, and the `options` `draws`, `limit_s`, `simulated` and `where`, are the fields of `Task`. Its lesson
-    is the one in whose folder the reference stands, unless it is named.
+    The arguments, and the `options` `draws`, `limit_s`, `simulated`, `where` and `needs`, are the fields of `Task`. Its
+    lesson is the one in whose folder the reference stands, unless it is named.
     """
     if isinstance(hints, str) or len(hints) < 1:  # a text is a sequence of letters, too
         raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
@@ -222,7 +222,7 @@ class Exercise:
         """Return how much of the lesson is solved, and which of its exercises comes next."""
         module = sys.modules.get(f"gpu_course.lesson{self.lesson}")
         shown = [getattr(module, name) for name in getattr(module, "__all__", ())]
-        lesson = [found for found in shown if isinstance(found, Exercise)]
+        lesson = [found for found in shown if isinstance(found, Exercise) and not found.task.needs()]
         if self not in lesson:
             return []
         keys = [(found.lesson, found.name) for found in lesson]
@@ -260,6 +260,8 @@ class Exercise:
         """
         if self._check is _no_check:
             raise RuntimeError(f"{self!r} has no check")
+        if why := self.task.needs():
+            raise simgpu.Unavailable(f"{self.name} could not be checked. {why.rstrip('.')}")
         chosen = _devices(places)
         self._examine_shape(answer)
         if self.task.simulated:
@@ -275,7 +277,7 @@ class Exercise:
         self._doing = lambda: f"Now: {case.doing}" if case.doing else ""
         try:
             finding = examined(self._tried, case)
-            if not case.calls:
+            if finding is None and not case.calls:
                 raise RuntimeError("the check never called the answer")
         except (Busy, simgpu.Unavailable):  # what the check needs is not on this machine
             raise

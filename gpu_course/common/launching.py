@@ -13,13 +13,12 @@ from gpu_course.checks import Case
 class _Checked:
     """Runs a kernel on a grid as a checked launch; stands for the kernel, so that messages show the reader's line."""
 
-    def __init__(self, kernel: Callable, grid: tuple[int, ...]) -> None:
+    def __init__(self, kernel: Callable, grid: tuple[int, ...], run: Callable[..., kernelcheck.TritonReport]) -> None:
         self.__wrapped__ = kernel
-        self.__name__, self.grid = self.__wrapped__.__name__, grid
+        self.__name__, self.grid, self.run = self.__wrapped__.__name__, grid, run
 
     def __call__(self, *args: Any) -> kernelcheck.TritonReport:
-        interpreted, _ = kernelcheck.triton(interpreter=True)
-        return kernelcheck.checked(interpreted.jit(self.__wrapped__), self.grid, *args)
+        return self.run(self.__wrapped__, self.grid, *args)
 
 
 def launch(
@@ -32,7 +31,39 @@ def launch(
     Raises `WrongAnswer` where an access is out of bounds, two programs race and the like, with the reader's line.
     """
     case.fail_if(hasattr(case.answer, "fn"), "stands under @triton.jit", "leave that line out: the check adds it")
-    answer, case.answer, case.device = case.answer, _Checked(case.answer, grid), torch.device("cpu")
+    interpreted, _ = kernelcheck.triton(interpreter=True)
+    run = lambda kernel, *launched: kernelcheck.checked(interpreted.jit(kernel), *launched)  # noqa: E731
+    return _left(case, grid, args, out, run, "tl.store")
+
+
+def launch_tiles(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tuple[Any, kernelcheck.TritonReport]:
+    """Do the same with a kernel in cuTile, whose front end is there."""
+    import cuda.tile as ct
+
+    case.fail_if(
+        isinstance(case.answer, ct.kernel), "stands under @ct.kernel", "leave that line out: the check adds it"
+    )
+
+    def run(kernel: Callable, *launched: Any) -> kernelcheck.TritonReport:
+        try:
+            return kernelcheck.tile.checked(ct.kernel(kernel), *launched)
+        except kernelcheck.CompileError as error:  # as a fault, in which Triton's language says it
+            line = str(error).partition("\n")[0] if error.line else ""
+            return kernelcheck.TritonReport(kernelcheck.KernelFault("language", error.reason, line))
+
+    return _left(case, grid, args, out, run, "ct.store")
+
+
+def _left(
+    case: Case,
+    grid: tuple[int, ...],
+    args: tuple[Any, ...],
+    out: int | tuple[int, ...],
+    run: Callable[..., kernelcheck.TritonReport],
+    storing: str,
+) -> tuple[Any, kernelcheck.TritonReport]:
+    """Return what the answer leaves in its arguments `out`, and the report of `run`."""
+    answer, case.answer, case.device = case.answer, _Checked(case.answer, grid, run), torch.device("cpu")
     try:
         report = case.call(*args, modifies=True)
     finally:
@@ -47,7 +78,7 @@ def launch(
         others, f"writes to {' and '.join(others)}", f"{shown} alone {'is' if len(asked) == 1 else 'are'} asked for"
     )
     missing = [name for name in asked if name not in written]
-    why = "a kernel returns nothing: tl.store writes its result"
+    why = f"a kernel returns nothing: {storing} writes its result"
     case.fail_if(missing, f"stores nothing to {' and '.join(missing)}", why)
     left = tuple(report.results[name] for name in asked)
     return left[0] if isinstance(out, int) else left, report

@@ -6,16 +6,14 @@ tests/gpu_course.
 
 import pytest
 
-import kernelcheck
 from course_utils import devices
 from gpu_course.catalogue import registry
 from gpu_course.checks import edges
 
 # of an exercise on deviations, whose check tries a single row
 pytestmark = pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad", r"ignore:std\(\)")
-IN_CUDA = "block_sums", "transpose"  # which need a C++ compiler
 PLACES = devices.check_devices()
-EXERCISES = [e for e in registry() if e.name not in IN_CUDA or not kernelcheck.why_not()]
+EXERCISES = [e for e in registry() if not e.task.needs()]
 
 
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda e: f"{e.lesson}-{e.name}")
