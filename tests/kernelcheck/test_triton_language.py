@@ -13,6 +13,7 @@ import torch
 
 import kernelcheck
 from kernelcheck.triton import memory
+from tests.kernelcheck.cuda_samples import CASES
 from tests.kernelcheck.triton_samples import SAMPLES, Sample
 
 triton, tl = kernelcheck.triton(interpreter=True)
@@ -46,60 +47,10 @@ def test_kernels_compute_what_they_are_to(name):
     assert any(torch.allclose(one, want, rtol=1e-3, atol=1e-4) for one in tensors)
 
 
-WRONG = [
-    ("vector add", "out of bounds", "reads element 1,000 of x_ptr, whose last is 999, and 23 more",
-     ("x_ptr + at, mask=mask", "x_ptr + at")),
-    ("vector add", "out of bounds", "writes element 1,000 of out_ptr", ("x + y, mask=mask", "x + y")),
-    ("vector add", "out of bounds", "the mask lets it through", ("at < n", "at <= n")),
-    ("vector add", "out of bounds", "reads element -1 of x_ptr", ("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK) - 1")),
-    ("vector add", "race", "writes element", ("pid * BLOCK", "pid * (BLOCK // 2)")),
-    ("vector add", "arguments", "annotate the parameter with tl.constexpr", ("BLOCK: tl.constexpr", "BLOCK")),
-    ("vector add", "shapes", "power of two, and it is 255", ("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK - 1)")),
-    ("vector add", "arguments", "tl.store takes a pointer", ("tl.store(out_ptr + at", "tl.store(at")),
-    ("vector add", "arguments", "x_ptr is a pointer, not its values", ("tl.load(x_ptr + at, mask=mask)", "x_ptr * 2")),
-    ("vector add", "arguments", "a mask says yes or no", ("mask = at < n", "mask = at")),
-    ("vector add", "error", "NameError: name 'z' is not defined", ("x + y, mask", "x + z, mask")),
-    ("vector add", "language", "no `break`", ("    pid =", "    for i in range(3):\n        break\n    pid =")),
-    ("bias and GELU", "out of bounds", "reads element 37 of b_ptr", ("at % width", "at")),
-    ("bias and GELU", "out of bounds", "writes element 481 of out_ptr", ("gelu(x + b), mask=inside", "gelu(x + b)")),
-    ("bias and GELU", "arguments", "tl.erf takes fp32 or fp64",
-     ("erf(v * 0.7071067811865476)", "erf(v.to(tl.float16))")),
-    ("bias and GELU", "error", "NameError", ("0.5 * v", "0.5 * u")),
-    ("softmax", "undefined", "loads x_ptr with a mask and without `other`", (', other=-float("inf")', "")),
-    ("softmax", "arguments", "`other=` and no `mask=`", ("mask=columns < n, other", "other")),
-    ("softmax", "out of bounds", "of x_ptr", (', mask=columns < n, other=-float("inf")', "")),
-    ("softmax", "race", "of out_ptr", ("row * out_stride", "row")),
-    ("softmax", "shapes", "the axis 1 does not exist", ("tl.max(x, axis=0)", "tl.max(x, axis=1)")),
-    ("softmax", None, "", ('other=-float("inf")', "other=0.0")),
-    ("online softmax", "endless", "does it never end?",
-     ("d = 0.0\n    for start in range(0, n, BLOCK):", "d = 0.0\n    start = row * 0\n    while start < n:")),
-    ("matrix product", "out of bounds", "of a_ptr", (" & (inner[None, :] < K - k * BK)", "")),
-    ("matrix product", "shapes", "inner sizes differ", ("tl.dot(a, b)", "tl.dot(b, a)")),
-    ("matrix product", "shapes", "the accumulator is fp16",
-     ("dtype=tl.float32", "dtype=tl.float16"),
-     ("acc += tl.dot(a, b)", "acc = tl.dot(a, b, acc)")),
-    ("matrix product", "shapes", "do not go together", ("acc += tl.dot(a, b)", "acc += tl.trans(tl.dot(a, b))")),
-    ("matrix product in 16 bits", "arguments", "blocks of one type", ("tl.dot(a, b)", "tl.dot(a, b.to(tl.float32))")),
-    ("attention", "undefined", "loads v_ptr with a mask",
-     ("v_ptr + base + keys[:, None] * D + d[None, :], mask=keys[:, None] < n, other=0.0",
-      "v_ptr + base + keys[:, None] * D + d[None, :], mask=keys[:, None] < n")),
-    ("attention", None, "", ("acc * shrink[:, None]", "acc")),
-    ("transpose", "out of bounds", "of out_ptr", ("columns[:, None] * M", "columns[:, None] * N")),
-    ("reduction", "race", "of out_ptr",
-     ("tl.atomic_add(out_ptr, tl.sum(x, axis=0))", "tl.store(out_ptr, tl.load(out_ptr) + tl.sum(x, axis=0))")),
-    ("reduction", "shapes", "pointer to one element", ("tl.sum(x, axis=0)", "x")),
-    ("last program", "race", "of parts_ptr", ("== tl.num_programs(0) - 1", ">= 0")),
-    ("lock", "race", "of out_ptr", ("    while tl.atomic_cas(lock_ptr, 0, 1) == 1:\n        pass\n", "")),
-    ("vector add", "language", "no end", ("    pid", "    while True:\n        tl.load(x_ptr)\n    pid")),
-    ("vector add", "endless", "while n > 0", ("    pid", "    while n > 0:\n        tl.load(x_ptr)\n    pid")),
-    ("lock", "endless", "", ("    tl.atomic_xchg(lock_ptr, 0)\n", "")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "kind", "phrase", "edits"), [(*row[:3], row[3:]) for row in WRONG])
+@pytest.mark.parametrize(("name", "kind", "phrase", "edits"), [(*row[:3], row[3:]) for row in CASES["wrong"]])
 def test_what_is_wrong_is_named(name, kind, phrase, edits):
     report, good = run(name, *edits)
-    if kind is None:  # wrong numbers, which no machine can tell from right ones
+    if not kind:  # wrong numbers, which no machine can tell from right ones
         assert report.fault is None and not good
         return
     assert report.fault is not None, "nothing was found"
@@ -107,38 +58,7 @@ def test_what_is_wrong_is_named(name, kind, phrase, edits):
     assert report.fault.line.startswith("sample_") and len(str(report.fault).splitlines()) <= 3
 
 
-RIGHT = [
-    ("vector add", ("mask = at < n", "mask = ~(at >= n)")),
-    ("vector add", ("x_ptr + at, mask=mask", "x_ptr + at, mask, 0.0")),
-    ("vector add", ("at = pid * BLOCK + tl.arange(0, BLOCK)", "at = pid + tl.num_programs(0) * tl.arange(0, BLOCK)")),
-    ("vector add",
-     ("    at = pid * BLOCK + tl.arange(0, BLOCK)",
-      "    at = tl.max_contiguous(tl.multiple_of(pid * BLOCK + tl.arange(0, BLOCK), BLOCK), BLOCK)")),
-    ("vector add",
-     ("x_ptr + at, mask=mask", "x_ptr + at, mask=mask, cache_modifier=\".ca\", eviction_policy=\"evict_first\"")),
-    ("bias and GELU",
-     ("0.5 * v * (1 + tl.math.erf(v * 0.7071067811865476))", "v * 0.5 * (tl.erf(v / tl.sqrt(v * 0 + 2.0)) + 1)")),
-    ("softmax",
-     ('mask=columns < n, other=-float("inf"))\n    x = x - tl.max(x, axis=0)\n    e = tl.exp(x)',
-      "mask=columns < n, other=0.0)\n    e = tl.where(columns < n, tl.exp(x - tl.max(x)), 0.0)")),
-    ("softmax", ("e / tl.sum(e, axis=0)", "tl.softmax(x, 0)")),
-    ("online softmax",
-     ("    m = -float(\"inf\")\n    d = 0.0",
-      "    m = tl.full((1,), -float(\"inf\"), tl.float32)\n    d = tl.zeros((1,), tl.float32)")),
-    ("matrix product", ("acc += tl.dot(a, b)", "acc = tl.dot(a, b, acc)")),
-    ("matrix product", ("for k in range(0, tl.cdiv(K, BK))", "for k in tl.range(0, (K + BK - 1) // BK, num_stages=2)")),
-    ("matrix product",
-     ("rows = tl.program_id(0) * BM + tl.arange(0, BM)\n",
-      "rows = tl.program_id(0) * BM + tl.arange(0, BM)\n    tl.static_assert(BM % 16 == 0, \"tiles of 16\")\n")),
-    ("attention",
-     ("tl.where(keys[None, :] < n, tl.dot(q, k) * scale, -float(\"inf\"))",
-      "tl.dot(q, k) * scale + tl.where(keys[None, :] < n, 0.0, -1e30)")),
-    ("reduction", ("tl.atomic_add(out_ptr, tl.sum(x, axis=0))", "tl.atomic_add(out_ptr + tl.arange(0, BLOCK) * 0, x)")),
-    ("last program", ("tl.atomic_add(done_ptr, 1) ==", "tl.atomic_add(done_ptr, 1, sem=\"acq_rel\") ==")),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("name", "edits"), [(row[0], row[1:]) for row in RIGHT])
+@pytest.mark.parametrize(("name", "edits"), [(row[0], row[1:]) for row in CASES["right"]])
 def test_other_styles_are_right(name, edits):
     report, good = run(name, *edits)
     assert report.fault is None and good, str(report)
@@ -324,22 +244,7 @@ def test_a_pointer_to_a_block_reaches_what_boundary_check_lets_it_reach():
     assert copied("tl.store(out, tl.sum(tl.load(a)))").results["out"][0, 0] == sum((0, 1, 2, 3, 8, 9, 10, 11))
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("tl.advance(a, (0, 4))", "give the result a name"),
-    ("a = tl.advance(a, (4,))", "the offsets are 1 numbers, and the block has 2 axes"),
-    ("a = tl.advance(a, (n.to(tl.int64), 0))", "write .to(tl.int32)"),
-    ("a = tl.advance(x, (0, 4))", "other pointers move by +"),
-    ("v = tl.load(a, mask=n > 0)", "takes no mask with a block pointer"),
-    ("v = tl.load(a, other=0.0)", "write padding_option='zero'"),
-    ("v = tl.load(a, boundary_check=(2,))", "the block has the axes 0 to 1"),
-    ("v = tl.load(x, boundary_check=(0,))", "here use a mask"),
-    ("v = tl.load(a, boundary_check=(0,), padding_option='one')", "it may be 'zero' or 'nan'"),
-    ("c = tl.make_block_ptr(x, (n,), (1,), (0,), (3,), (0,))", "powers of two"),
-    ("c = tl.make_block_ptr(x, (n,), (1,), (0,), (4,), (1,))", "must hold the axes 0 to 0"),
-    ("c = tl.make_block_ptr(x + tl.arange(0, 4), (n,), (1,), (0,), (4,), (0,))", "a pointer to one element"),
-    ("c = tl.make_block_ptr(x, (n,), (1.5,), (0,), (4,), (0,))", "single whole numbers"),
-    ("for i in range(2): a = x", "a is a pointer to a block[2, 4] before the loop"),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), CASES["block_pointers"])
 def test_what_a_pointer_to_a_block_cannot_do_is_said(text, said):
     assert said in str(copied(text).fault)
 
@@ -371,17 +276,7 @@ def test_a_tensor_descriptor_knows_the_edges_of_its_tensor():
     assert typed.fault is None and typed.results["out"][0, 0] == 4 + 3 + 2
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("v = a.load([0])", "the offsets are 1 numbers, and the block has 2 axes"),
-    ("b.store([0, 0], tl.zeros((4, 4), tl.float32))", "stores blocks of the shape (2, 4), and this one has (4, 4)"),
-    ("v = a.gather([0], 0)", "has no .gather here"),
-    ("for i in range(2): a = x", "a is a tensor descriptor of blocks[2, 4] before the loop"),
-    ("c = tl.make_tensor_descriptor(x, [3, n], [8, 1], [2, 2])", "2 elements of fp32 are 8"),
-    ("c = tl.make_tensor_descriptor(x, [3, n], [6, 1], [2, 4])", "one of x has 6 elements, which are 24 bytes"),
-    ("c = tl.make_tensor_descriptor(x, [3, n], [8, 2], [2, 4])", "the last stride of a tensor descriptor is 1"),
-    ("c = tl.make_tensor_descriptor(x + 1, [3, n], [8, 1], [2, 4])", "and x here at byte 4"),
-    ("c = tl.make_tensor_descriptor(x + tl.arange(0, 4), [n], [1], [4])", "a pointer to one element"),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), CASES["descriptors"])
 def test_what_a_tensor_descriptor_cannot_do_is_said(text, said):
     assert said in str(described(DESCRIBED + text).fault)
 
@@ -454,18 +349,7 @@ def test_a_race_names_the_line_of_the_other_program():
     assert f"which program 0 writes too (line {first})" in str(fault) and "tl.store(out + 3" in fault.line
 
 
-WRITTEN = "r = tl.arange(0, 8); tl.store(x + r, r.to(tl.float32)); "
-
-
-@pytest.mark.parametrize(("text", "said"), [
-    (f"{WRITTEN}tl.store(out + r, tl.load(x + 7 - r))", "reads element 7 of x, which another lane wrote"),
-    (f"{WRITTEN}tl.debug_barrier(); tl.store(out + r, tl.load(x + 7 - r))", ""),
-    (f"{WRITTEN}tl.store(out, tl.load(x + 3))", "reads element 3 of x"),
-    (f"{WRITTEN}tl.store(out + r, tl.load(x + r) * 2); tl.store(x + r, 1.0)", ""),  # each lane its own
-    (f"{WRITTEN}tl.store(x + 7 - r, 9.0)", "writes element 7 of x, which another lane wrote (line 4)"),
-    ("r = tl.arange(0, 8); v = tl.load(x + 7 - r); tl.store(x + r, v)", "which another lane read"),
-    (f"{WRITTEN}tl.atomic_add(out, 1.0); tl.store(out + 1 + r, tl.load(x + 7 - r))", ""),  # it is a barrier too
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), CASES["lanes"])
 def test_lanes_of_a_program_wait_for_one_another_at_a_barrier_alone(text, said):
     fault = kernelcheck.checked(kernel(text), (1,), torch.arange(8.0), torch.zeros(16), 0).fault
     assert bool(fault) == bool(said) and said in str(fault) and (not fault or fault.kind == "race")
