@@ -16,7 +16,7 @@ import simgpu
 from simgpu.device import child_process, enabling, hiding
 from tests import children
 
-__all__ = ["CALLS", "consistent", "forget", "fork_children", "on_sim", "outcome", "read_calls"]
+__all__ = ["CALLS", "consistent", "forget", "fork_children", "on_sim", "outcome", "read_calls", "read_programs"]
 
 CALLS = Path(__file__).with_name("calls.toml")
 
@@ -34,6 +34,11 @@ def read_calls(section: str, names: dict[str, Any], arguments: str = "") -> dict
     rows = tomllib.loads(CALLS.read_text(encoding="utf-8"))[section]
     made = {name: (row[0], *map(function, row[1:])) for name, row in rows.items() if isinstance(row, list)}
     return {name: made[name] if name in made else function(row) for name, row in rows.items()}
+
+
+def read_programs(section: str) -> dict[str, Any]:
+    """Return the texts of a section of `child_programs.toml` by name."""
+    return tomllib.loads(CALLS.with_name("child_programs.toml").read_text(encoding="utf-8"))[section]
 
 
 def outcome(call: Callable[[], Any]) -> str:

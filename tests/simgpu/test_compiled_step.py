@@ -10,6 +10,7 @@ from torch import nn
 import simgpu
 from simgpu.ground.units import seconds_text
 from tests import children
+from tests.simgpu.simulated import read_programs
 
 
 @pytest.fixture(autouse=True)
@@ -169,29 +170,7 @@ def test_where_nothing_is_known_one_sentence_says_why_and_the_step_as_it_is(why)
     assert said in str(report) and f"As it is, a step takes {seconds_text(report.compiled.eager_time)}." in str(report)
 
 
-PROGRAM = """import torch
-from torch import nn
-
-torch.manual_seed(0)
-outputs = []
-
-class Net(nn.Sequential):
-    def forward(self, x):
-        x = super().forward(x)
-        if x.mean().item() > 100:
-            print("large")
-        return x
-
-model = Net(nn.Linear(64, 512), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(512), nn.Linear(512, 8)).cuda()
-model[0].register_forward_hook(lambda module, inputs, result: outputs.append(result.shape))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for x in torch.randn(4, 2048, 64):
-    optimizer.zero_grad()
-    loss = model(x.cuda()).square().mean()
-    loss.backward()
-    optimizer.step()
-print(f"{loss.item():.6f}", len(outputs))
-"""
+PROGRAM = read_programs("compiled_step")["program"]
 
 
 def test_the_command_says_it_in_all_forms_and_the_program_prints_the_same(tmp_path):

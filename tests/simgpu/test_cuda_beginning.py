@@ -7,7 +7,7 @@ import torch
 
 import simgpu
 from tests import children
-from tests.simgpu.simulated import read_calls
+from tests.simgpu.simulated import read_calls, read_programs
 
 LEAVE = read_calls("before_cuda", globals())
 BEGIN = read_calls("begins_cuda", globals())
@@ -40,27 +40,7 @@ def test_what_was_seeded_before_is_not_seeded_again():
         assert torch.equal(torch.cat([first, rest.cpu()]), expected)
 
 
-FORK = """
-import multiprocessing, sys
-import simgpu
-
-simgpu.cuda()
-import torch
-
-def work(queue):
-    try:
-        queue.put(str((torch.ones(2, device="cuda") + 1).sum().item()))
-    except RuntimeError as error:
-        queue.put(str(error))
-
-{before}
-context = multiprocessing.get_context("fork")
-queue = context.SimpleQueue()
-child = context.Process(target=work, args=(queue,))
-child.start()
-print(queue.get(), torch.ones(1, device="cuda").item())
-child.join()
-"""
+FORK = read_programs("cuda_beginning")["fork"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
@@ -83,18 +63,7 @@ def test_a_fork_works_before_cuda_has_begun_and_not_after(before, works):
     assert done.stdout.startswith("4.0 1.0" if works else refused), done.stdout
 
 
-HIDDEN = """import torch
-torch._C._cuda_getDeviceCount = lambda: 3  # as if this were a build for CUDA on a machine with three GPUs
-torch.cuda._cached_device_count = 3
-import simgpu
-from tests.simgpu.simulated import read_calls
-simgpu.hide_accelerators()
-ask = torch.cuda.is_available
-print(ask(), torch.cuda.device_count())
-with simgpu.cuda(gpus=2):
-    print(ask(), torch.cuda.device_count(), torch.ones(1, device="cuda").device)
-print(ask(), torch.cuda.device_count())
-"""
+HIDDEN = read_programs("cuda_beginning")["hidden"]
 
 
 def test_real_gpus_that_are_hidden_make_room_for_simulated_ones():

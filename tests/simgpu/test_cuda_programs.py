@@ -7,25 +7,9 @@ import torch
 
 from simgpu.face import programs
 from tests import children
+from tests.simgpu.simulated import read_programs
 
-TRAIN = """import sys
-import torch
-from helper import LR
-
-torch.manual_seed(0)
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-model = torch.nn.Linear(4, 2).to(DEVICE)
-optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-for _ in range(3):
-    loss = model(torch.randn(8, 4).to(DEVICE)).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-print(__name__, sys.argv[1:], loss.item())
-print(loss.device, torch.cuda.device_count())
-if "fail" in sys.argv:
-    raise ValueError("as asked")
-"""
+TRAIN = read_programs("cuda_programs")["train"]
 
 
 def run(folder, *command):

@@ -5,41 +5,9 @@ import os
 import pytest
 
 from tests import children
+from tests.simgpu.simulated import read_programs
 
-TESTS = """import pytest
-import torch
-from conftest import SEEN
-
-needs = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-pairs = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two")
-
-
-@needs
-def test_a_product():
-    a = torch.randn(8, 8, device="cuda")
-    torch.testing.assert_close((a @ a).cpu(), a.cpu() @ a.cpu())
-    assert SEEN
-
-
-@pairs
-def test_two():
-    assert torch.ones(2, device="cuda:1").get_device() == 1
-
-
-@needs
-def test_a_forgotten_move():
-    torch.nn.Linear(2, 2).cuda()(torch.ones(1, 2))
-
-
-@needs
-def test_an_index_that_nobody_waits_for():
-    torch.arange(3, device="cuda")[torch.tensor([7], device="cuda")]
-
-
-@needs
-def test_what_comes_after_it():
-    assert torch.ones(2).cuda().sum().item() == 2
-"""
+TESTS = read_programs("cuda_pytest")["tests"]
 
 
 def run(folder, *options):
@@ -59,51 +27,8 @@ def test_what_is_skipped_without_it_runs_with_it(tmp_path):
     assert "ERROR test_it.py::test_an_index_that_nobody_waits_for - torch.AcceleratorError" in said
 
 
-HABITS = """import pytest
-import torch
-
-
-def pytest_addoption(parser):
-    parser.addoption("--device", default="cpu")
-
-
-def pytest_configure(config):
-    config.addinivalue_line("markers", "gpu: needs a GPU")
-
-
-@pytest.fixture
-def device(request):
-    name = request.config.getoption("--device")
-    if name == "cuda" and not torch.cuda.is_available():
-        pytest.skip("no GPU")
-    return torch.device(name)
-"""
-HABITUAL = """import unittest
-
-import pytest
-import torch
-
-
-def test_with_a_fixture(device):
-    assert torch.ones(2, device=device).device.type == device.type
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_with_a_mark():
-    assert torch.cuda.device_count() == 2 and torch.cuda.get_device_name().endswith("H100 SXM")
-
-
-@pytest.mark.parametrize("place", ["cpu", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))])
-def test_on_each_device(place):
-    assert str(torch.ones(2, device=place).device) == place
-
-
-@unittest.skipUnless(torch.cuda.is_available(), "no GPU")
-class TestOfUnittest(unittest.TestCase):
-    def test_a_copy(self):
-        self.assertTrue(torch.ones(2).cuda().is_cuda)
-"""
+HABITS = read_programs("cuda_pytest")["habits"]
+HABITUAL = read_programs("cuda_pytest")["habitual"]
 
 
 @pytest.mark.parametrize(("options", "bare", "simulated"), [

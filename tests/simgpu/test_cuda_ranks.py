@@ -10,62 +10,9 @@ import torch
 
 import simgpu
 from tests import children
+from tests.simgpu.simulated import read_programs
 
-RANKS = """import os
-import torch
-import torch.distributed as dist
-from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.nn.parallel import DistributedDataParallel
-
-rank = int(os.environ["LOCAL_RANK"])
-device = torch.device(rank)
-dist.init_process_group(dist.get_default_backend_for_device(device), device_id=device)
-with torch.device("meta"):
-    model = fully_shard(nn.Linear(4, 6))  # its mesh chooses the GPU of this rank
-assert torch.cuda.current_device() == rank
-model.to_empty(device="cuda")
-torch.manual_seed(3)
-model.reset_parameters()
-after = torch.rand(1, device="cuda")
-whole = model.weight.full_tensor()
-seen = [torch.zeros(25, device="cuda") for _ in range(2)]
-dist.all_gather(seen, torch.cat([whole.detach().flatten(), after]))
-model(torch.ones(2, 4, device="cuda")).sum().backward()
-gradient = model.weight.grad.full_tensor()
-if rank == 0:
-    print(torch.equal(*seen), torch.equal(*whole.chunk(2)), gradient.sum().item())
-dist.destroy_process_group()
-
-dist.init_process_group("nccl", init_method=f"file://{os.getcwd()}/store", rank=rank, world_size=2)
-torch.cuda.set_device(rank)
-total = torch.full((2,), float(rank + 1), device="cuda")
-start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-start.record()
-dist.all_reduce(total)
-end.record()
-torch.cuda.synchronize()
-torch.manual_seed(0)
-model = DistributedDataParallel(torch.nn.Linear(4, 2).cuda(), device_ids=[rank])
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-torch.manual_seed(rank)
-model(torch.randn(8, 4).cuda()).square().mean().backward()
-gathered = [torch.zeros_like(total) for _ in range(2)]
-dist.all_gather(gathered, model.module.bias.grad)
-dist.barrier()
-if rank == 0:
-    print(dist.get_backend(), dist.get_world_size(), total.tolist(), total.device)
-    print(torch.equal(*gathered), start.elapsed_time(end) > 0, model.module.bias.grad.norm().item())
-optimizer.step()
-model(torch.randn(8, 4).cuda()).square().mean().backward()
-optimizer.step()
-for _ in range(300):  # gloo's thread lets messages go while the next ones begin: no lock is kept that it may need
-    dist.all_reduce(torch.ones(4, device="cuda"), async_op=True)
-    dist.broadcast(torch.ones(4, device="cuda"), 0, async_op=True)
-dist.destroy_process_group()
-
-import rules
-"""
+RANKS = read_programs("cuda_ranks")["ranks"]
 
 
 @pytest.fixture(scope="module")
@@ -110,67 +57,7 @@ def test_ranks_of_a_run_are_counted_once(ranks):
     assert found["evidence"]["regime"] == "several GPUs" and all(option["gpus"] == 2 for option in found["options"])
 
 
-NCCL = """import os
-import torch
-import torch.distributed as dist
-
-rank = int(os.environ["LOCAL_RANK"])
-torch.cuda.set_device(rank)
-
-def tell(name, call):
-    try:
-        said = call()
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-    if rank == 1:
-        print(name, "|", str(said).replace("\\n", " / "), flush=True)
-
-def objects():
-    found = [None, None]
-    dist.all_gather_object(found, rank)
-    return found
-
-def send(tensor):
-    return dist.send(tensor, 0) if rank else dist.recv(tensor, 1)
-
-def ones(*shape, **options):
-    return torch.ones(*shape, device="cuda", **options)
-
-meet = {"init_method": f"file://{os.getcwd()}/rules", "rank": rank, "world_size": 2}
-tell("no such GPU", lambda: dist.init_process_group("nccl", device_id=torch.device("cuda:5"), **meet))
-dist.init_process_group("nccl", device_id=torch.device("cuda", rank), **meet)
-tell("CPU", lambda: dist.all_reduce(torch.ones(2)))
-tell("CPU, sent", lambda: send(torch.ones(2)))
-name = dist.group.WORLD.group_name
-tell("CPU, functional", lambda: torch.ops._c10d_functional.all_reduce(torch.ones(2), "sum", name))
-tell("transposed", lambda: dist.all_reduce(ones(2, 3).t()))
-tell("gathered from a column", lambda: dist.all_gather([ones(2), ones(2)], ones(2, 2)[:, 0]))
-tell("channels last", lambda: dist.all_reduce(ones(2, 3, 4, 5).to(memory_format=torch.channels_last)))
-tell("int16", lambda: dist.all_reduce(ones(2, dtype=torch.int16)))
-tell("barrier of a GPU that is not there", lambda: dist.barrier(device_ids=[5]))
-tell("barrier", lambda: dist.barrier(device_ids=[rank]))
-tell("objects", objects)
-beside = dist.new_group(backend="gloo")
-tell("gloo beside it", lambda: dist.all_reduce(torch.ones(2), group=beside))
-tell("another of NCCL", lambda: dist.all_reduce(torch.ones(2), group=dist.new_group()))
-tell("names", lambda: [dist.get_backend(), dist.get_backend_config(), dist.get_backend(beside)])
-dist.destroy_process_group()
-dist.init_process_group(init_method=f"file://{os.getcwd()}/both", rank=rank, world_size=2)
-tell("CPU and GPU by default", lambda: [dist.all_reduce(torch.ones(2)), dist.all_reduce(ones(2))])
-tell("names by default", lambda: dist.get_backend_config())
-dist.destroy_process_group()
-torch.cuda.set_device(0)
-dist.init_process_group("nccl", init_method=f"file://{os.getcwd()}/again", rank=rank, world_size=2)
-tell("two on one GPU", lambda: dist.all_reduce(ones(2)))
-dist.destroy_process_group()
-torch.cuda.set_device(rank)
-dist.init_process_group("nccl", init_method=f"file://{os.getcwd()}/ended", rank=rank, world_size=2)
-dist.all_reduce(ones(2))
-if rank == 0:
-    dist.destroy_process_group()
-else:
-    tell("a rank that has ended", lambda: dist.all_reduce(ones(2)))
-"""
+NCCL = read_programs("cuda_ranks")["nccl"]
 NO_GPU = "AcceleratorError: CUDA error: invalid device ordinal"
 NO_CPU = "RuntimeError: No backend type associated with device type cpu"
 REFUSED = {
@@ -225,21 +112,7 @@ def test_a_child_process_has_the_face_and_one_afterwards_has_not():
     assert subprocess.run(where, capture_output=True, text=True, check=True).stdout.split() == ["False"]
 
 
-FAILS = """import os, signal, sys
-import torch
-import torch.distributed as dist
-dist.init_process_group("nccl")
-rank = dist.get_rank()
-torch.cuda.set_device(rank)
-weight = torch.ones(2, device="cuda", requires_grad=True)
-optimizer = torch.optim.SGD([weight])
-for step in range(4):
-    if step == 2 and rank == 1:
-        END
-    weight.sum().backward()
-    dist.all_reduce(weight.grad)
-    optimizer.step()
-"""
+FAILS = read_programs("cuda_ranks")["fails"]
 ENDS = {
     "raise ValueError('no batch')": "Rank 1 failed at train.py:11: ValueError: no batch.",
     "os.kill(os.getpid(), 9)": "Rank 1 was ended by SIGKILL (signal 9).",

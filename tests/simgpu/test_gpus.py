@@ -11,6 +11,7 @@ import torch
 import simgpu
 from simgpu import AT_PEAK, Machine, gpus
 from tests import children
+from tests.simgpu.simulated import read_programs
 
 NEEDED = (
     "T4", "P100 PCIe", "L4", "A10", "V100 SXM2 16GB", "V100 SXM2 32GB", "A100 40GB", "A100 80GB", "H100 SXM",
@@ -73,23 +74,7 @@ def new_row(**changes):
     return file
 
 
-IN_A_NEW_PROCESS = """
-import torch, simgpu
-from simgpu import AT_PEAK, Machine, gpus
-import tests.simgpu.test_gpus as rows
-gpus.ALL = gpus.read(rows.new_row())
-from gpu_course.lesson08.explorers import tiles
-found = tiles.tiles(n=4096, tile=16, each=1, fmt="fp16", gpu="RTX 6000 X")
-print("RTX 6000 X" in tiles.GPUS, found.sm.threads, round(found.occupancy, 3))
-torch.set_default_dtype(torch.bfloat16)
-ahead = simgpu.forecast(lambda: torch.nn.Linear(4096, 4096), lambda: torch.zeros(4096, 4096))
-times = {name: ahead.on(name).busy_s for name in ("RTX 6000 X", "T4")}
-print(times["RTX 6000 X"] < times["T4"], simgpu.Machine.of("RTX 6000 X").gpu.limited_by_power)
-with simgpu.cuda("RTX 6000 X"):
-    known = torch.cuda.get_device_properties()
-    print(known.multi_processor_count, known.max_threads_per_multi_processor, (known.major, known.minor))
-    print(torch.cuda.get_device_name(), "RTX 6000 X" in gpus.table())
-"""
+IN_A_NEW_PROCESS = read_programs("gpus")["in_a_new_process"]
 
 
 def test_a_gpu_is_added_by_one_row_and_used_everywhere():

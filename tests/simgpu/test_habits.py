@@ -20,6 +20,7 @@ from simgpu.reports.limits import limit
 from simgpu.reports.rules import RULES
 from tests import children
 from tests.simgpu.rule_programs import BAD, GOOD, STYLES, edited
+from tests.simgpu.simulated import read_programs
 from tools import notebooks
 
 PROGRAMS = tomllib.loads((Path(__file__).parent / "programs.toml").read_text(encoding="utf-8"))["program"]
@@ -80,28 +81,7 @@ with torch.{mode}():
     assert [(one["code"], one["line"]) for one in found] == named
 
 
-RANKS = """import torch
-import torch.distributed as dist
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
-
-def train(rank, store):
-    dist.init_process_group("nccl", init_method=f"file://{store}", rank=rank, world_size=2)
-    torch.cuda.set_device(rank)
-    model = DistributedDataParallel(nn.Linear(8, 4).cuda(), device_ids=[rank])
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    for _ in range(3):
-        optimizer.zero_grad()
-        model.module(torch.randn(64, 8, device="cuda")).square().mean().backward()
-        optimizer.step()
-    dist.destroy_process_group()
-    assert rank, "at the end"
-
-
-if __name__ == "__main__":
-    torch.multiprocessing.spawn(train, args=("STORE",), nprocs=2)
-"""
+RANKS = read_programs("habits")["ranks"]
 
 
 def test_ranks_that_a_program_spawns_get_a_report_of_the_first_one(tmp_path):
@@ -192,16 +172,7 @@ def test_the_traceback_of_a_program_that_cannot_be_read_has_no_line_of_simgpu(tm
     assert "The program failed at typo.py:1: SyntaxError" in ended.stderr and "programs.py" not in ended.stderr
 
 
-STEPS = """import torch
-from torch import nn
-net = nn.Linear(8, 8).cuda()
-optimizer = torch.optim.SGD(net.parameters(), 0.1)
-for _ in range(3):
-    x = torch.randn(64, 8, device="cuda")
-    optimizer.zero_grad()
-    net(x).square().mean().backward()
-    optimizer.step()
-"""
+STEPS = read_programs("habits")["steps"]
 ENDS = {
     "an interrupt": ("raise KeyboardInterrupt", "The program was interrupted at ends.py:10.", 130),
     "a status": ("raise SystemExit(4)", "The program ended by itself at ends.py:10 with status 4", 4),
@@ -242,20 +213,8 @@ def test_what_ended_a_program_is_said_first_with_what_helps(tmp_path, why):
     assert first[1].startswith("Until then it had done 3 steps") and ended.returncode == status
 
 
-IN_A_WORKER = """
-class Pictures(torch.utils.data.Dataset):
-    def __len__(self):
-        return 8
-    def __getitem__(self, index):
-        raise ValueError(f"picture {index} is broken")
-next(iter(torch.utils.data.DataLoader(Pictures(), num_workers=1)))
-"""
-IN_A_THREAD = """
-import threading
-thread = threading.Thread(target=lambda: net(torch.ones(3).cuda()))
-thread.start()
-thread.join()
-"""
+IN_A_WORKER = read_programs("habits")["in_a_worker"]
+IN_A_THREAD = read_programs("habits")["in_a_thread"]
 
 
 @pytest.mark.parametrize(
@@ -394,37 +353,7 @@ def test_float64_that_is_the_default_is_chosen(tmp_path):
         torch.set_default_dtype(torch.float32)
 
 
-LAYERS = """import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(16, 512), nn.Linear(512, 4)
-        self.later = nn.ModuleList([nn.Linear(512, 512)])
-        self.weights = nn.Linear(512, 512)
-        self.never = nn.Linear(512, 512)
-
-    def forward(self, x, step):
-        x = self.first(x)
-        if step > 6:
-            x = nn.functional.linear(self.later[0](x), self.weights.weight)
-        return self.last(x)
-
-
-def train(steps):
-    net = Net().cuda()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    for step in range(steps):
-        optimizer.zero_grad()
-        net(torch.randn(64, 16, device="cuda"), step).square().mean().backward()
-        optimizer.step()
-
-
-nn.Module.__init__  # BEFORE
-train(12)
-"""
+LAYERS = read_programs("habits")["layers"]
 
 
 @pytest.mark.parametrize("steps", ["4", "40"])
@@ -452,22 +381,7 @@ for _ in range(5):
     assert [one.line for one in reported(text, tmp_path, "layers").suspects] == [11]
 
 
-GROWING = """import torch
-from collections import deque
-from torch import nn
-model = nn.Linear(64, 1024).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-kept, last, log = [], deque(maxlen=2), {"scores": []}
-def look():
-    with torch.no_grad():
-        return model(torch.ones(64, 64, device="cuda"))
-for step in range(STEPS):
-    if TRAINS:
-        optimizer.zero_grad()
-        model(torch.ones(64, 64, device="cuda")).square().mean().backward()
-        optimizer.step()
-    EACH
-"""
+GROWING = read_programs("habits")["growing"]
 
 
 def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):
@@ -476,14 +390,7 @@ def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):
     assert "grow" not in said[0].partition("Memory at the peak")[0]
 
 
-FAILS = """import torch
-from torch import nn
-net = nn.Sequential(nn.Linear(8, 8)).cuda()
-try:
-    net(torch.ones(2, 9, device="cuda"))
-except RuntimeError as error:
-    net(torch.ones(2, 8))
-"""
+FAILS = read_programs("habits")["fails"]
 
 
 def test_a_traceback_shows_lines_of_the_program_and_of_pytorch_only(tmp_path):
@@ -507,15 +414,7 @@ def test_waiting_for_a_processor_is_no_time_of_a_loader(monkeypatch):
     assert turns.elapsed_s() == 3.0
 
 
-INFERENCE = """import torch
-from torch import nn
-from torch.utils.data import DataLoader
-model = nn.Linear(256, 256).cuda().eval()
-rows = torch.ones(64 * BATCHES, 256)
-with torch.inference_mode():
-    for x in DataLoader(rows, batch_size=64, pin_memory=True):
-        y = model(x.to("cuda", non_blocking=True))
-"""
+INFERENCE = read_programs("habits")["inference"]
 
 
 @pytest.mark.parametrize(("later_s", "batches", "codes"), [(1e-5, 4, []), (5e-3, 4, []), (0.4, 4, ["data-loading"])])
@@ -538,22 +437,7 @@ def test_of_a_pinned_copy_is_not_said_to_pin_it(tmp_path):
     assert "Send fewer bytes" in remarks[0].text and "non_blocking" not in remarks[0].text
 
 
-AGENT = """import torch
-from torch import nn
-model = nn.Sequential(nn.Linear(3, 64), nn.Tanh(), nn.Linear(64, 2)).cuda()
-optimizer = torch.optim.Adam(model.parameters())
-for episode in range(4):
-    state, scores = [0.0, 0.0, 1.0], []
-    for _ in range(12):
-        logits = model(torch.tensor(state, device="cuda"))
-        action = logits.argmax().item()
-        scores.append(logits.log_softmax(0)[action])
-        state = [state[0] + action, state[1] + 1, 1.0]
-    loss = -torch.stack(scores).sum() * REWARD
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-"""
+AGENT = read_programs("habits")["agent"]
 
 
 def test_a_loss_that_is_read_once_an_episode_costs_next_to_nothing(tmp_path):
@@ -577,19 +461,7 @@ for x in torch.ones(256, 256).split(32):
     assert "host-waits" in [one.code for one in reported(text, tmp_path, "predict").suspects]
 
 
-GENERATOR = """import torch
-from torch import nn
-g, d = nn.Linear(8, 64).cuda(), nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 1)).cuda()
-of_d, of_g = torch.optim.Adam(d.parameters()), torch.optim.Adam(g.parameters())
-for step in range(5):
-    fake = g(torch.randn(64, 8, device="cuda"))
-    of_d.zero_grad()
-    (d(fake.detach()).mean() - d(torch.randn(64, 64, device="cuda")).mean()).backward()
-    of_d.step()
-    of_g.zero_grad()
-    LAST
-    of_g.step()
-"""
+GENERATOR = read_programs("habits")["generator"]
 
 
 @pytest.mark.parametrize("options", [["--steps", "3"], []])

@@ -6,66 +6,11 @@ import pytest
 
 from tests import imitated
 from tests.imitated import BROWSER, MAC, THREE_GPUS, WITHOUT_RANKS
+from tests.simgpu.simulated import read_programs
 
-PROGRAM = """import os, subprocess, sys
-import torch
-print(torch.cuda.device_count(), torch.ones(2, device="cuda").device, torch.backends.mps.is_available(),
-      torch.mps.is_available(), os.environ.get("CUDA_VISIBLE_DEVICES"))
-if "child" not in sys.argv:
-    for number, batch in enumerate(torch.utils.data.DataLoader(torch.arange(2), num_workers=1)):
-        print(number, batch.cuda().device)
-    sys.stdout.flush()
-    subprocess.run([sys.executable, __file__, "child"], check=True)
-"""
-TEST = """import pytest
-import torch
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="wants CUDA")
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_it(device):
-    torch.cuda.set_sync_debug_mode("error")
-    torch.rand(1, device=device).item()
-"""
-LACKING = """import importlib
-
-import torch
-
-import kernelcheck, ranklaunch, simgpu, simgpu.face.programs, simgpu.pytest
-from course_utils import devices
-from gpu_course import catalogue, exam, lesson00, lesson12, recall, your_line
-
-DEVICE = devices.pick()
-assert devices.table() and not torch.distributed.is_available()
-your_line.paste("")
-for number in catalogue.numbers():
-    try:
-        importlib.import_module("gpu_course.lesson" + number)
-    except ranklaunch.NoRanks as error:
-        print(number, "-", *error._render_traceback_())
-
-
-def train(place):
-    model = torch.nn.Linear(8, 4).to(place)
-    optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(2, 8, device=place)).sum().backward()
-    optimizer.step()
-    return next(model.parameters()).device
-
-
-assert {"00", "14"} <= {found.lesson for found in catalogue.registry()} < set(catalogue.numbers())
-print(train(DEVICE))
-lesson00.double.check(lambda x, device: x.to(device) + x.to(device))
-lesson12.average.check(lambda *args: 0)
-with simgpu.cuda("T4", record=True) as face:
-    print(train("cuda"))
-    assert "T4" in str(face.report())
-said = simgpu.forecast(lambda: torch.nn.Linear(8, 4), lambda: (torch.ones(2, 8),), torch.optim.AdamW)
-assert said.memory.peak_bytes > 0
-try:
-    ranklaunch.launch(train, "cpu")
-except ranklaunch.NoRanks as error:
-    print(error)
-"""
+PROGRAM = read_programs("machines")["program"]
+TEST = read_programs("machines")["test"]
+LACKING = read_programs("machines")["lacking"]
 PICK = "from course_utils import devices; import torch; print(devices.pick(), torch.backends.mps.is_available())"
 
 

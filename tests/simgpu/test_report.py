@@ -16,15 +16,9 @@ from simgpu.device import state
 from simgpu.reports import ranks
 from simgpu.reports.limits import limit
 from tests import children
+from tests.simgpu.simulated import read_programs
 
-HEAD = """import torch
-from torch import nn
-
-torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(512, 2048), nn.ReLU(), nn.Linear(2048, 512)).to("cuda")
-optimizer = torch.optim.AdamW(model.parameters())
-data = torch.randn(6, 256, 512)
-"""
+HEAD = read_programs("report")["head"]
 FAULTS = {
     "a value is read in the loop": (
         """batches = data.to("cuda")
@@ -463,22 +457,7 @@ def test_shapes_alone_take_the_same_time_and_memory():
     assert not state.world.only_shapes
 
 
-SHAPES = """import copy, resource, torch
-from torch import nn
-resident = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-layer, before = nn.Linear(64, 50304, device="cuda"), resident()
-for optimizer in (torch.optim.AdamW([layer.weight], fused=True), torch.optim.SGD(layer.parameters(), momentum=0.9)):
-    x, y = torch.randn(4096, 64, device="cuda"), torch.randint(50304, (4096,), device="cuda")
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        logits = layer(x)
-        loss = nn.functional.cross_entropy(logits, y) + logits.softmax(1).gather(1, y[:, None]).mean()
-    loss.backward()
-    nn.utils.clip_grad_norm_(layer.parameters(), 1)
-    optimizer.step()
-    logits.detach().sum(1).cpu(), torch.outer(y.float(), y.float()), torch.zeros(4096, 50304, device="cuda")
-copy.deepcopy(logits.detach()), torch.empty(4096, 50304, requires_grad=True).cuda().sum().backward()
-print(resident() / before)
-"""
+SHAPES = read_programs("report")["shapes"]
 
 
 def test_shapes_alone_take_no_memory_also_backward_and_in_the_optimizer(tmp_path):
@@ -521,31 +500,7 @@ def test_the_command_line_stops_writes_and_fails(tmp_path):
         assert wrong.returncode == 1 and words in wrong.stderr
 
 
-KEEPS = """import os, queue, signal, threading, torch
-from torch import nn
-batches, kept = queue.Queue(1), []
-def load():
-    net = nn.Sequential(nn.Dropout(0.1), nn.Linear(64, 64))
-    while True:
-        batches.put(net(torch.ones(64, 64)).detach())
-        net(torch.ones(1, 64)).sum().backward()
-threading.Thread(target=load, daemon=True).start()
-def train():
-    model = nn.Linear(64, 64).cuda()
-    optimizer = torch.optim.SGD(model.parameters())
-    for step in range(12):
-        loss = model(batches.get().cuda()).square().mean()
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        with torch.no_grad():
-            kept.append(model(torch.ones(64, 64, device="cuda")))
-    if os.fork() == 0:
-        raise SystemExit  # a child reports nothing
-    os.wait()
-    END
-train()
-"""
+KEEPS = read_programs("report")["keeps"]
 ENDS = {
     "os._exit(3)": (3, "ended by itself at train.py:23: os._exit(3)."),
     "os.kill(os.getpid(), signal.SIGTERM)": (143, "was interrupted at train.py:23 by SIGTERM."),

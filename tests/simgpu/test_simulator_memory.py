@@ -9,6 +9,7 @@ from torch import nn
 
 import simgpu
 from tests import interrupts
+from tests.simgpu.simulated import read_programs
 
 KIB = 1024
 
@@ -179,15 +180,7 @@ def test_thousands_of_tensors_and_threads():
     assert torch.sim.memory_allocated(0) == torch.sim.memory_allocated(1) == 0
 
 
-_SIMULATED = """
-import simgpu
-simgpu.enable()
-kept = torch.ones(2**18, device="sim")
-def work():
-    x = [kept[:100] + i for i in range(5)]
-    y = torch.zeros(7, device="sim").uniform_()
-    x, y = y, torch.Generator("sim")
-"""
+_SIMULATED = read_programs("simulator_memory")["simulated"]
 
 
 def test_no_interrupt_is_lost_and_the_bytes_are_right_after_each():
