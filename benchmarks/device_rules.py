@@ -47,6 +47,11 @@ class Rule:
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
+    def is_of(self, version: str) -> bool:
+        """Return whether the row holds for a version of PyTorch; those that name the last one are all tried."""
+        first = re.fullmatch(r"(?:>= )?(\d+)\.(\d+)", self.versions)
+        return first is None or [int(one) for one in first.groups()] <= [int(one) for one in version.split(".")[:2]]
+
     def is_kept(self, outcome: str, *, real: bool) -> bool:
         """Return whether `outcome`, which `tried` returned, is what the row expects."""
         expected = self.on_device if real and self.on_device else self.expect
@@ -54,9 +59,9 @@ class Rule:
 
 
 def read(kind: str) -> list[Rule]:
-    """Return the rows of a kind of device."""
+    """Return the rows of a kind of device that hold for this PyTorch."""
     rows = tomllib.loads(TABLE.read_text(encoding="utf-8"))["rule"]
-    return [Rule(**row) for row in rows if row["kind"] == kind]
+    return [rule for rule in (Rule(**row) for row in rows) if rule.kind == kind and rule.is_of(torch.__version__)]
 
 
 def is_real(kind: str) -> bool:

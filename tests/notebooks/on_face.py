@@ -55,11 +55,12 @@ NOT_TAKEN = {  # branches that no run on the face can take, and why
 
 
 KINDS = ("cuda", "mps", "xpu")
+_ROOFLINE = "roofline-here bounds-here layers-placed roofline-picture roofline-explorer"  # the first, and what needs it
 _HOST = "a CPU computes here in place of the device, and the lesson times it"
 OF_KIND = {  # the same of the other kinds: cells left out, cells that may fail, and branches that are not taken
     kind: (
         {
-            "03": {"roofline-here": "a CPU computes its products here, in twenty minutes"},
+            "03": dict.fromkeys(_ROOFLINE.split(), "a CPU computes the roofline's products here, in twenty minutes"),
             "05": {"script-live": _RESNET},
             "06": LEFT_OUT["06"],
         },

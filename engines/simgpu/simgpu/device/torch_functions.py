@@ -50,14 +50,27 @@ def replace_functions(put: Replacements, module: ModuleType) -> None:
     # as on CUDA, an optimizer step is a few operations over lists of tensors
     put.append(optimizers._foreach_supported_types, SimTensor)
     clip_grad: Any = importlib.import_module("torch.nn.utils.clip_grad")
-    supported = clip_grad._device_has_foreach_support  # is asked about the device that the C++ side sees, which is meta
-    put.put(clip_grad, _device_has_foreach_support=lambda device: device.type == "meta" or supported(device))
+    grouped = _on_devices_of_ours(clip_grad._group_tensors_by_device_and_dtype)
+    put.put(clip_grad, _group_tensors_by_device_and_dtype=grouped)
     if not hasattr(torch._C, "_accelerator_getAllocatorSettings"):
         remember_allocator_settings(put)
     put.put(torch.autograd, _engine_run_backward=_in_words_of_sim(TORCH.autograd._engine_run_backward))
     passes: Any = TORCH.autograd.function.BackwardCFunction
     put.put(passes, apply=_on_devices_of_inputs(passes.apply))
     TORCH.multiprocessing.reductions.reduction.ForkingPickler.register(SimTensor, _refuse_to_leave)
+
+
+def _on_devices_of_ours(group: Callable[..., dict[tuple[torch.device, torch.dtype], Any]]) -> Callable[..., Any]:
+    """Return `group`, which sorts tensors by device and format, with simulated GPUs where C++ sees `meta:0` …"""
+
+    def grouped(*args: Any, **kwargs: Any) -> Any:
+        found = group(*args, **kwargs).items()
+        ours = state.world.devices
+        return {
+            (ours[at.index] if at.type == "meta" and at.index is not None else at, f): rest for (at, f), rest in found
+        }
+
+    return grouped
 
 
 def _refuse_to_leave(tensor: SimTensor) -> NoReturn:

@@ -32,9 +32,9 @@ def replace(
         _get_accelerator=lambda check=None: torch.device(kind, state.world.current),
         _accelerator_getDeviceIndex=lambda: state.world.current,
     )
-    if formats is not None:
+    forget = getattr(getattr(torch.accelerator, "get_device_capability", None), "cache_clear", None)
+    if formats is not None and forget is not None:
         put.put(torch._C, _accelerator_getDeviceCapability=lambda index: {"supported_dtypes": set(formats)})
-        forget = torch.accelerator.get_device_capability.cache_clear
         forget()
         put.call(forget)
     streams, events = _kind_of("Stream", torch.Stream, stream), _kind_of("Event", torch.Event, event)

@@ -175,19 +175,23 @@ class _Capturing(threading.local):
 _capturing = _Capturing()
 
 
+def is_capturing() -> bool:
+    """Return whether this thread captures a graph."""
+    return _capturing.yes
+
+
 def replace(put: Replacements) -> None:
     """Patch `torch.cuda` or `torch.xpu` to capture graphs on simulated GPUs."""
-    kind = device_kind.kind
-    module = getattr(torch, kind)
-    if not hasattr(module, "graphs"):  # before PyTorch 2.11 XPU has none
+    module = getattr(torch, device_kind.kind)
+    if not hasattr(module, "graphs"):  # XPU has none before PyTorch 2.11
         return
-    functions = {
-        "graph_pool_handle": lambda: (0, next(_numbers)),
-        "is_current_stream_capturing": lambda: _capturing.yes,
-    }
+    own = {f"{device_kind.title()}Graph": Graph, "graph_pool_handle": lambda: (0, next(_numbers))}
     for owner in (module, module.graphs):
-        put.put(owner, **functions, **{f"{device_kind.title()}Graph": Graph})
-    for owner in (module.graphs, torch._C):
-        put.put(owner, **{f"_{kind}_isCurrentStreamCapturing": lambda: _capturing.yes})
+        put.put(owner, **own, is_current_stream_capturing=is_capturing)
+    if device_kind.kind == "xpu":
+        put.put(torch.xpu.graphs, _xpu_isCurrentStreamCapturing=is_capturing)
+        return
+    put.put(torch.cuda.graphs, _cuda_isCurrentStreamCapturing=is_capturing)
+    put.put(torch._C, _cuda_isCurrentStreamCapturing=is_capturing)
     if not hasattr(torch._C, "_host_emptyCache"):
         put.put(torch._C, _host_emptyCache=lambda: None)

@@ -14,7 +14,7 @@ import torch
 from simgpu.device import state, torch_sim
 from simgpu.device.generators import DefaultGenerator
 from simgpu.device.state import Device
-from simgpu.face import accelerator, driver, statistics
+from simgpu.face import accelerator, driver, graphs, statistics
 from simgpu.face.beginning import Beginning
 from simgpu.ground import device_kind
 from simgpu.ground.replacements import Replacements
@@ -77,8 +77,11 @@ def replace(put: Replacements) -> None:
         _device_count_zes=lambda: -1, is_available=lambda: xpu.device_count() > 0,
         _maybe_exchange_device=accelerator.another(driver.exchange),
     )  # fmt: skip
-    xpu.get_device_capability.cache_clear()
-    put.call(xpu.get_device_capability.cache_clear)
+    for function in (xpu.get_device_capability, xpu.device_count):  # PyTorch 2.10 keeps the second's answer, too
+        forget = getattr(function, "cache_clear", None)
+        if forget is not None:
+            forget()
+            put.call(forget)
     put.put(torch.version, xpu=VERSION)
     same = ("current_stream", "set_stream", "memory_stats", "reset_accumulated_memory_stats")
     of_module = {"set_device_index": "set_device", **dict(zip(same, same, strict=True))}
@@ -111,6 +114,7 @@ def _functions(count: int, begun: Beginning) -> dict[str, Any]:
         "_xpu_setMemoryFraction": driver.over_blocks(torch_sim._set_fraction),
         "_xpu_memorySnapshot": driver.over_blocks(lambda pool=None: TORCH.sim._snapshot()),
         "_xpu_recordMemoryHistory": driver.over_blocks(lambda *args: TORCH.sim._record_memory_history(args[0])),
+        "_xpu_isCurrentStreamCapturing": graphs.is_capturing,
         "_xpu_getStreamFromExternal": functools.partial(driver.refuse, "get_stream_from_external"),
         "_xpu_getAllocator": functools.partial(driver.refuse, "_get_current_allocator"),
         "_XpuDeviceProperties": SimpleNamespace,
