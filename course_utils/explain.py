@@ -135,7 +135,8 @@ def load_ipython_extension(shell: Any) -> None:
         if line in ("on", "off"):
             shell.set_custom_exc((Exception,) if line == "on" else (), _under_traceback)
             return None
-        return explain(sys.last_value) if hasattr(sys, "last_value") else None
+        error = getattr(sys, "last_value", None)
+        return explain(error) if error is not None else None
 
     shell.register_magic_function(explains, "line", "explain")
 

@@ -21,7 +21,7 @@ LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
 STOP = "A good place to stop. Tomorrow, click the cell below and choose *Run*, *Run All Above Selected Cell*."
 FOLDED = "hide-input"
 # How much longer readers took than `minutes` says: 1.2 to 1.4 times in these lessons, at most 1.1 times in the others.
-PACE = dict.fromkeys(("06", "07", "08", "08b", "09", "10", "11", "12"), 1.3)
+PACE: dict[str, float] = dict.fromkeys(("06", "07", "08", "08b", "09", "10", "11", "12"), 1.3)
 CHECK = re.compile(r"^(?P<name>\w+) = lesson(?P<lesson>\w+)\.(?P=name)\.check\((?P=name)\)$")  # its last cell
 _STATED = re.compile(f"{STATED.pattern}s?")
 _COLUMNS = 120

@@ -184,7 +184,8 @@ def _part(page: str) -> tuple[list[str], float]:
         if heading == section or not (section or heading.startswith("Deeper: ")):
             check, spent = CHECK.match(cell.source), spent + needed
             found += [f"{check['lesson']}.{check['name']}"] if check else []
-    return found, spent if section else float(STATED.search(notebook.cells[0].source)["spine"])
+    stated = STATED.search(notebook.cells[0].source)
+    return found, spent if section or stated is None else float(stated["spine"])
 
 
 def with_spines(text: str) -> str:

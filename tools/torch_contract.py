@@ -122,8 +122,9 @@ class _File:
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
             return
         for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-            several = isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple)
-            pairs = zip(target.elts, node.value.elts, strict=False) if several else [(target, node.value)]
+            pairs = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = zip(target.elts, node.value.elts, strict=False)
             for one, value in pairs:
                 path = self._path(value)
                 if isinstance(one, ast.Name) and path and one.id not in _ROOTS:
@@ -236,7 +237,9 @@ def missing(version: str) -> list[tuple[str, Row]]:
 
 def main(words: list[str] | None = None) -> int:
     """Print the names that are gone, or all of them, and return 1 if one is gone that must be there."""
-    parser = argparse.ArgumentParser(prog="python -m tools.torch_contract", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.torch_contract", description=(__doc__ or "").partition("\n")[0]
+    )
     parser.add_argument("--all", action="store_true", help="print every name, not only those that are gone")
     everything = parser.parse_args(words).all
     version = importlib.import_module("torch").__version__

@@ -383,7 +383,7 @@ def sliced(x: torch.Tensor) -> torch.Tensor:
 def has_double(device: torch.device) -> bool:
     """Return whether `device` computes in float64: Apple's GPUs refuse such a tensor, some of Intel's its operators."""
     try:
-        torch.zeros(1, device=device, dtype=torch.float64) * 1
+        torch.zeros(1, device=device, dtype=torch.float64).mul(1)
     except (TypeError, RuntimeError):
         return False
     return True

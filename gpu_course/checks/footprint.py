@@ -225,7 +225,7 @@ def _storages(value: Any) -> Iterator[int]:
     """Yield where the numbers of tensors and modules are in memory."""
     for leaf in tree_leaves(value):
         made = isinstance(leaf, nn.Module) and "_parameters" in vars(leaf)  # else super().__init__() was not called
-        tensors = [*leaf.parameters(), *leaf.buffers()] if made else [leaf]
+        tensors: list[Any] = [*leaf.parameters(), *leaf.buffers()] if made else [leaf]
         for tensor in map(simgpu.values_of, tensors):
             if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided:
                 yield tensor.untyped_storage().data_ptr()

@@ -177,9 +177,10 @@ class State:
     def _drew(self, draws: bool) -> Iterator[str]:
         """Yield the random states that are no longer those of before; with `draws`, but for torch's."""
         numpy_state: Any = np.random.get_state()
-        access = None if draws or self.device_random is None else _device_random(self.device)
+        before = None if draws else self.device_random
+        access = None if before is None else _device_random(self.device)
         same = draws or torch.equal(torch.get_rng_state(), self.randoms[0])
-        if not same or (access and not torch.equal(access[0](), self.device_random)):
+        if not same or (access and before is not None and not torch.equal(access[0](), before)):
             yield RANDOM[0]
         if random.getstate() != self.randoms[1]:
             yield RANDOM[1]

@@ -17,6 +17,7 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 try:
     import psutil
@@ -115,7 +116,7 @@ def _family(pid: int) -> list[int]:
     return [pid, *(process.pid for process in below(pid))]
 
 
-def below(pid: int) -> "list[psutil.Process]":
+def below(pid: int) -> list[Any]:
     """Return the processes below one, as far as they can be seen."""
     if psutil:
         with contextlib.suppress(psutil.Error, OSError):

@@ -214,7 +214,7 @@ def _report(draw: random.Random, cause: str) -> devices.Report:
     return dataclasses.replace(report, **changes.get(cause, {}))
 
 
-_FIRST_CAUSE = dict(zip(
+_FIRST_CAUSE: dict[str, str] = dict(zip(
     ("cpu-only build", "no driver", "driver too old", "hidden", "unsupported capability", "works"), _CAUSES, strict=True
 ))  # fmt: skip
 

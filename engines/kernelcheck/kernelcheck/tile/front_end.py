@@ -103,5 +103,5 @@ def _refusal(error: Any, function: Any) -> CompileError:
     line = getattr(error.loc, "line", None)
     first = inspect.getsourcelines(function)[1]
     text = inspect.getsource(function).splitlines()
-    inside = line is not None and 0 <= line - first < len(text)
-    return CompileError(str(error.message), line, text[line - first] if inside else "")
+    place = -1 if line is None else line - first
+    return CompileError(str(error.message), line, text[place] if 0 <= place < len(text) else "")

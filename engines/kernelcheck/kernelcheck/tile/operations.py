@@ -104,7 +104,7 @@ class Run(Launch):
     def _frame(self) -> Any:
         return types.SimpleNamespace(f_lineno=self._loc.line)
 
-    def look_at_lanes(self, *_: Any) -> None:
+    def look_at_lanes(self, *_: Any, **__: Any) -> None:
         """Leave the order inside a block to its tokens."""
 
     # ---- blocks of operations

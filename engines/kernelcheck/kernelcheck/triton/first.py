@@ -10,6 +10,6 @@ tl: Any = importlib.import_module("triton.language")
 
 
 @triton.jit
-def ones(out: Any, count: tl.constexpr) -> None:
+def ones(out: Any, count: tl.constexpr) -> None:  # pyright: ignore
     """Write `count` ones to `out`."""
     tl.store(out + tl.arange(0, count), 1.0)

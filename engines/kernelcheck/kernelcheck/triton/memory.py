@@ -274,7 +274,7 @@ class Launch:
                 places, count = np.unique(elements, return_counts=True)
                 buffer.column("read by several")[places[count > 1]] = self.me
             if kind == "load":
-                self.look_at_lanes("load", buffer, offsets, active, np.True_)
+                self.look_at_lanes("load", buffer, offsets, active, np.array(True))
             elif kind == "atomic" and not offsets.ndim:
                 self.barrier()  # its result goes to all lanes of the program behind one
         return elements

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from simgpu.ground import tables
 from simgpu.machine import hosts
@@ -41,7 +42,8 @@ def _us(asks: str, host: hosts.Host) -> float:
 def calls() -> tuple[HostCall, ...]:
     """Return the rows of host_calls.csv."""
     text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines()
-    return tuple(HostCall(**{**row, "us": float(row["us"])}) for row in csv.DictReader(text))
+    rows: list[dict[str, Any]] = [row | {"us": float(row["us"])} for row in csv.DictReader(text)]
+    return tuple(HostCall(**row) for row in rows)
 
 
 @dataclass(frozen=True, repr=False)

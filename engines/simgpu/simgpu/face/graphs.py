@@ -123,14 +123,15 @@ class Graph:
 
         Raises torch.AcceleratorError where a stream that forked from the capture has not joined it again.
         """
-        if self._recorder is None:
+        capture = state.world.clock.capture
+        if self._recorder is None or capture is None:
             raise RuntimeError("capture_end was called without capture_begin")
         self._recorder.__exit__(None, None, None)
         state.world.clock.races = self._races
         _capturing.yes = False
         self._recorder.put_back()
         torch.set_rng_state(self._random)
-        capture, state.world.clock.capture = state.world.clock.capture, None
+        state.world.clock.capture = None
         self._work, self._calls, self._recorder = capture.work, self._recorder.calls, None
         try:
             capture.end()
@@ -140,7 +141,7 @@ class Graph:
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Register a generator, other than the GPU's own, for draws in this graph."""
-        self._generators.add(generator._cdata)
+        self._generators.add(generator._cdata)  # pyright: ignore[reportAttributeAccessIssue]
 
     def instantiate(self) -> None:
         """Do nothing: a simulated graph is ready once it is captured."""

@@ -88,7 +88,7 @@ def encoder(width: int, *weights: int) -> Formula:
     """
 
     def formula(x: torch.Tensor, *args: Any, **kwargs: Any) -> int:
-        values = (x, *args)
+        values: tuple[Any, ...] = (x, *args)
         products = sum(values[index].numel() for index in weights)
         return x.numel() // values[width] * (2 * products + 4 * x.shape[-2] * values[width])
 

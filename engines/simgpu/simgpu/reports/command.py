@@ -223,7 +223,8 @@ def _start(told: str, rank: int) -> None:
     """Record in a rank: how far it is after each step, how it ends, and for rank 0 its report."""
     known: dict[str, Any] = json.loads(told)
     os.environ.pop(VARIABLE, None)  # a rank's own children, such as workers of a DataLoader, are no ranks
-    wished, folder = Wishes(**known | {"limits": ()}), Path(known["folder"])
+    known["limits"] = ()
+    wished, folder = Wishes(**known), Path(known["folder"])
     session, record = wished.start(shows=rank == 0), Record(rank)
     record.write(folder)
 

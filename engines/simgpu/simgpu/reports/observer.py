@@ -42,7 +42,7 @@ from simgpu.reports.events import HANDLERS, Event
 Look = Callable[..., Event | None]
 _F = nn.functional
 _NOTHING = nullcontext()
-_TOWARDS_A_STEP = {events.Forward: 1, events.Backward: 2, events.Update: 3}
+_TOWARDS_A_STEP: dict[type[Event], int] = {events.Forward: 1, events.Backward: 2, events.Update: 3}
 
 
 class Observer:

@@ -8,7 +8,7 @@ import contextlib
 import sys
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import CodeType
@@ -32,7 +32,7 @@ class OwnWork:
 
     def __init__(self, asked: Callable[[], int]) -> None:
         self._asked, self._thread = asked, threading.get_ident()
-        self._steps: list[Counter[str]] = [Counter()]  # seconds of each line, by step
+        self._steps: list[dict[str, float]] = [defaultdict(float)]  # seconds of each line, by step
         self._ended = threading.Event()
         clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock = None if clock is None else clock(self._thread)
@@ -41,7 +41,7 @@ class OwnWork:
 
     def step(self) -> None:
         """Begin the next step."""
-        self._steps.append(Counter())
+        self._steps.append(defaultdict(float))
 
     def stop(self) -> None:
         self._ended.set()

@@ -4,6 +4,7 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -59,7 +60,8 @@ class Passes:
         for output in made:
             observer.on_gradient(output, functools.partial(self._use, call))
         if made and made[0].grad_fn is not None:
-            made[0].grad_fn.metadata[__name__] = mark = Mark()
+            metadata: Any = made[0].grad_fn.metadata
+            metadata[__name__] = mark = Mark()
             call.graph = weakref.ref(mark)
 
     def _pass(

@@ -1,5 +1,7 @@
 """Each epoch changes the data in place once more."""
 
+from typing import Any
+
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -23,8 +25,8 @@ class DataChangedAgain(Rule, about="result"):
         tensor, now = event.tensor, self.program.step
         if tensor.requires_grad or not tensor.dim() or tensor.is_inference() or type(tensor) is nn.Parameter:
             return
-        steps: dict[int, int] = self._changes.setdefault(_base(tensor), {})
-        offset = tensor.storage_offset()
+        steps: Any = self._changes.setdefault(_base(tensor), {})
+        offset = int(tensor.storage_offset())
         before, steps[offset] = steps.get(offset, now), now
         if before < now - 1:  # a state that each step moves on is no data set
             self._again[_base(tensor)] = now, places.place()

@@ -28,7 +28,7 @@ class FrozenNormLearns(Rule, about="result", often="each step"):
 
     def begin(self) -> None:
         self._frozen: weakref.WeakKeyDictionary[nn.Module, _Frozen] = weakref.WeakKeyDictionary()
-        self._running: list[nn.Module] = []  # such layers, of the model that runs
+        self._running: list[nn.modules.batchnorm._BatchNorm] = []  # such layers, of the model that runs
 
     def on_forward(self, event: events.Forward) -> None:
         norm = event.module
