@@ -7,7 +7,7 @@ table tells of a GPU, such as its number of compute units, is that of CUDA's mul
 import functools
 import uuid
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -22,7 +22,8 @@ from simgpu.ground.torch_internals import TORCH
 
 VERSION = "20250302"  # of SYCL's compiler, as a program is told that asks
 _FLOAT8 = {getattr(torch, f"float8_{name}") for name in ("e5m2", "e4m3fn", "e5m2fnuz", "e4m3fnuz", "e8m0fnu")}
-_XPU = int(cast(Any, torch._C)._autograd.DeviceType.XPU)  # as C++ numbers kinds of devices
+# as C++ numbers kinds of devices
+_XPU = int(torch._C._autograd.DeviceType.XPU)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Stream(driver.OfKind):
