@@ -330,3 +330,19 @@ def test_what_cannot_be_compiled_is_refused():
     ahead = simgpu.forecast(make_model, make_batch)
     with pytest.raises(ValueError, match="mode must be one of"):
         ahead.compiled("fast")
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW", "RMSprop"])
+def test_a_question_about_an_optimizer_of_pytorch_has_kernels(kind):
+    """Its graph changes parameters and state, which it keeps as attributes."""
+    weights = [torch.rand(2, 3, requires_grad=True) for _ in range(2)]
+    for weight in weights:
+        weight.grad = torch.rand_like(weight)
+    found = simgpu.compiled(getattr(torch.optim, kind)(weights, lr=0.1).step)
+    assert found.kernels and not found.error
+
+
+def test_a_question_does_not_depend_on_those_before():
+    """PyTorch compiles a function for eight kinds of arguments, and no more."""
+    with torch._dynamo.config.patch(recompile_limit=2):
+        assert all(simgpu.compiled(torch.sin, torch.ones((2,) * dims)).kernels for dims in range(1, 5))

@@ -7,6 +7,7 @@ import linecache
 import os
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from torch import nn
 
 import simgpu
 from simgpu.ground import turns
-from simgpu.reports import session
+from simgpu.reports import own_work, session
 from simgpu.reports.limits import limit
 from simgpu.reports.rules import RULES
 from tests import children
@@ -388,6 +389,17 @@ def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):
     said = [str(reported(GROWING.replace("EACH", "pass"), tmp_path, "few", STEPS=n, TRAINS=True)) for n in (6, 18)]
     assert ["no memory was seen to grow in 16 turns" in one for one in said] == [False, True]
     assert "grow" not in said[0].partition("Memory at the peak")[0]
+
+
+def test_work_of_the_first_step_is_no_work_of_each_step():
+    """It has the imports of the program and what they load."""
+    work = own_work.OwnWork(lambda: 0)
+    work.stop()
+    for steps, lines in (([0.3], 1), ([0.3, 0.0], 0), ([0.3, 0.2, 0.0], 0), ([0.3, 0.2, 0.2, 0.0], 1)):
+        work._steps = [Counter({"a.py:1": seconds} if seconds else {}) for seconds in steps]
+        assert len(work.rows()) == lines
+    imports = compile("pass", "<frozen importlib._bootstrap>", "exec"), 1
+    assert own_work._own_line([imports, (compile("import a", "<ipython-input-1-a>", "exec"), 1)]) == ""
 
 
 FAILS = read_programs("habits")["fails"]

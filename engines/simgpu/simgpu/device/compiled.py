@@ -169,14 +169,17 @@ def compiled(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Compile
 
     PyTorch's own compiler says it, up to where it would write code: neither a GPU nor Triton nor a C++ compiler is
     needed. `args` may be on any device, and count as tensors of a GPU. Where they or parameters need gradients, and
-    gradients are enabled, the kernels of the backward pass follow. The function runs once, uncompiled. Two graphs of a
-    function that calls itself, or that was compiled before with other sizes, are told as often as they run.
+    gradients are enabled, the kernels of the backward pass follow. The function runs once, uncompiled. Graphs of a
+    function that calls itself are told as often as they run. What was compiled before plays no part, since PyTorch's
+    compiler is reset: it compiles again what runs compiled later.
 
     Kernels are those for an A100's 108 multiprocessors. Where PyTorch's compiler fails, a graph says so in `error`.
     What it leaves to run uncompiled, such as a function under `torch.compiler.disable`, stands in `outside`; to know
     the same of the backward pass, that runs once too, and keeps no gradients.
     """
     run = _Run()
+    if not _runs:
+        torch.compiler.reset()
     _runs.append(run)
     try:
         with run.outside:

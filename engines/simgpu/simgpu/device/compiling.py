@@ -102,6 +102,8 @@ class _Graph:
         )
         key = torch.is_grad_enabled(), formats, tuple(map(_like, inputs))
         if key not in self._known:
+            if self._captured and self._known and state.world.on_recorded is not None:
+                state.world.on_recorded()
             self._known[key] = graph = compiled.kernels_of(self._graph, inputs)
             metrics: Any = sys.modules.get("torch._inductor.metrics")
             if metrics is not None:  # PyTorch's own counter

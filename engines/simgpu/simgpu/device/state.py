@@ -36,6 +36,7 @@ class World:
         self.on_upload: Callable[[torch.Tensor], None] | None = None  # called with each host tensor copied to a GPU
         # called when an operator needs a value from the GPU ("size") or takes CPU indices ("index")
         self.on_host_dependency: Callable[[str], None] | None = None
+        self.on_recorded: Callable[[], None] | None = None  # called when a CUDA graph is recorded for another size
         # by storage whose views autograd would make anew in another shape: its reference, and whether gradients flow
         self.stale: dict[int, tuple[weakref.ref[torch.UntypedStorage], bool]] = {}
         self._here = _Here()

@@ -286,8 +286,9 @@ def _fake_attribute(
     owner = functools.reduce(getattr, path, twin)
     value = getattr(owner, name)
     if isinstance(value, torch.Tensor) and value.device.type in real:
-        delattr(owner, name)
-        setattr(owner, name, _fake(mode, value))
+        if name not in owner._buffers or len(real) == 1:
+            delattr(owner, name)
+        setattr(owner, name, _fake(mode, value))  # what stays a buffer may change, as the state of an optimizer
 
 
 def _attention(

@@ -44,6 +44,14 @@ def begun() -> tuple[str, ...]:
     return "backward pass", kind
 
 
+def graph_of(tensor: torch.Tensor) -> Any:
+    """Return the `grad_fn` of a tensor, None where PyTorch refuses it, as of a view by `no_grad` that went stale."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError:
+        return None
+
+
 def graph_nodes(begins: Iterable[Any], ends: Iterable[Any] = (), most: float = math.inf) -> list[Any]:
     """Return the nodes of the graphs that begin with these, each once, up to `ends`, which are left out."""
     waiting, seen, nodes = list(begins), set(ends), list[Any]()

@@ -8,7 +8,7 @@ import torch
 
 from simgpu.device import state
 from simgpu.device.tensor import values_of
-from simgpu.ground.nodes import graph_nodes, is_leaf
+from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
 from simgpu.ground.torch_internals import TORCH
 from simgpu.reports import events
 from simgpu.reports.program import Program, alive
@@ -88,7 +88,7 @@ class HandSteps:
 
     def on_backward(self, event: events.Backward) -> None:
         if not self._program.groups:
-            nodes = graph_nodes((one.grad_fn for one in event.roots), most=_MOST_NODES)
+            nodes = graph_nodes((graph_of(one) for one in event.roots), most=_MOST_NODES)
             self._begin((node.variable for node in nodes if is_leaf(node)), fills=True)
 
     def on_grad(self, event: events.Grad) -> None:

@@ -263,6 +263,16 @@ class Housekeeping(Event):
     args: tuple[Any, ...]
 
 
+class Compiling(Event):
+    """PyTorch compiles a function; `frame` is the number that it gives it, the same where it compiles it anew."""
+
+    frame: str
+
+
+class Recorded(Event):
+    """A compiled graph is captured as a CUDA graph for another size than before."""
+
+
 # ---- data, copies and waits -------------------------------------------------------------------------------------
 class LoaderBuilt(Event):
     """A DataLoader is built; `sampled`: it has a sampler of the program's."""

@@ -85,7 +85,7 @@ def gather(session: Recording) -> Report:
         )),
         errors=_errors(session), failure=session.failure,
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
-        evidence=_evidence(session, timeline), has_cuda=session.has_cuda,
+        evidence=_evidence(session, timeline), has_cuda=session.has_cuda, has_compiled=session.has_compiled,
         simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
         asking={Line.of(line).parts: "unpinned" for line in session.log.unpinned}

@@ -21,7 +21,7 @@ import torch
 from simgpu.clock.lines import Line
 from simgpu.device.tensor import SimTensor, values_of
 from simgpu.ground import places
-from simgpu.ground.nodes import graph_nodes, is_leaf
+from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
 from simgpu.reports.holdings import MADE, Held, Holdings
 
 _MOST_NODES = 200_000  # of graphs that are walked
@@ -59,6 +59,7 @@ class GrowthWatch:
         self._numbers: list[int] = []  # of the first node of autograd after each step
         self._ends: list[int] = []  # bytes alive at the last ends of steps
         self._next = self._next_call = _LOOKED_AFTER
+        self._sites: list[tuple[str, ...]] = []  # the lines that ran at each call of a model
         self.turns = 0  # over how many growth was looked for
 
     def step(self, number: int) -> None:
@@ -75,8 +76,10 @@ class GrowthWatch:
         else:
             self.found = self._look(0) or self._look_at_turns()
 
-    def called(self) -> None:
-        """Look for growth where a model is called, and no step ends."""
+    def called(self, site: Iterable[str]) -> None:
+        """Look for growth where a model is called, and no step ends; `site` are the lines that run."""
+        if not self._holdings.step:
+            self._sites.append(tuple(site))
         calls = self._holdings.calls = self._holdings.calls + 1
         if not self._holdings.step and calls >= self._next_call:
             self._next_call, self.turns = 2 * calls, calls
@@ -107,7 +110,9 @@ class GrowthWatch:
         return list({one.parts: one for one in sorted(found, key=lambda one: one.bytes_per_step)}.values())[::-1][:3]
 
     def _grows(self, line: str, turns: list[int], by_step: bool) -> bool:
-        if len(turns) < (_SEVERAL if by_step else _SEVERAL_CALLS):
+        # a step calls models in many places: turns of a loop are those of one
+        sites = Counter([self._sites[call] for call in turns if call < len(self._sites)])
+        if len(turns) < _SEVERAL or not (by_step or max(sites.values(), default=0) >= _SEVERAL_CALLS):
             return False
         now = self._holdings.step if by_step else self._holdings.calls
         widest = max(after - before for before, after in pairwise(turns))
@@ -144,7 +149,7 @@ class GrowthWatch:
 
         A sum that had ended before the last one began, such as that of an epoch, grows no more.
         """
-        steps = [self._steps_of(tensor.grad_fn) for tensor, _ in kept]
+        steps = [self._steps_of(graph_of(tensor)) for tensor, _ in kept]
         long = [(pair, of) for pair, of in zip(kept, steps, strict=True) if len(of) >= _SEVERAL]
         last = max((of for _, of in long), key=max, default=set())
         return [pair for pair, of in long if max(of) > min(last)]
@@ -170,7 +175,7 @@ class GrowthWatch:
 def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None, each: str = "step") -> Growth:
     made = Line.of(line)
     holder = None if tensor is None else _holder(tensor)
-    graph = tensor is not None and tensor.grad_fn is not None
+    graph = tensor is not None and graph_of(tensor) is not None
     part = tensor is not None and 2 * tensor.nbytes < values_of(tensor).untyped_storage().nbytes()
     value = tensor is not None and not part and bytes_per_step <= _ALONE * tensor.nbytes
     keeping_line = made if holder is None else _line_that_keeps(holder) or made
@@ -182,7 +187,7 @@ def _kept(holdings: Holdings, until: int, graphs: bool = True) -> list[tuple[tor
     """Return the tensors of steps before `until` that Python still holds, those with `graphs` or those without."""
     kept = []
     for candidate in gc.get_objects():
-        if issubclass(type(candidate), SimTensor) and (candidate.grad_fn is not None) is graphs:
+        if issubclass(type(candidate), SimTensor) and (graph_of(candidate) is not None) is graphs:
             held = holdings.held(candidate)
             # what was there before the recording has no line
             if held is not None and held.line and held.step < until and held.owner in MADE:
@@ -192,9 +197,9 @@ def _kept(holdings: Holdings, until: int, graphs: bool = True) -> list[tuple[tor
 
 def _roots(kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
     """Return those tensors whose graph is part of no other one's: the others are alive because of them."""
-    graphs = [tensor.grad_fn for tensor, _ in kept if tensor.grad_fn is not None]
+    graphs = [graph_of(tensor) for tensor, _ in kept if graph_of(tensor) is not None]
     inner = set(graph_nodes((below for graph in graphs for below, _ in graph.next_functions), most=_MOST_NODES))
-    return [pair for pair in kept if pair[0].grad_fn not in inner]
+    return [pair for pair in kept if graph_of(pair[0]) not in inner]
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from simgpu.device import state
 from simgpu.device.tensor import SimTensor
-from simgpu.ground import places, turns
+from simgpu.ground import imports, places, turns
 from simgpu.ground.inductor import uncompiled
+from simgpu.ground.nodes import graph_of
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH, is_tracing, untraced
 from simgpu.reports import events
@@ -114,7 +115,20 @@ class Observer:
         clock = self._world.clock
         put.put(clock, wait_until=self._watched(clock.wait_until, _read))
         put.put(self._world, on_upload=lambda source: self._seen(events.Copied(source)))
+        put.put(self._world, on_recorded=lambda: self._seen(events.Recorded()))
+        put.call(imports.after("torch._dynamo.callback", functools.partial(self._put_compiling, put)))
         put.put(self._world, on_host_dependency=lambda why: self._seen(events.Asked(why)))
+
+    def _put_compiling(self, put: Replacements, module: Any) -> None:
+        handler, seen = module.CompilationCallbackHandler, self._seen
+        plain = handler.run_start_callbacks
+
+        def run_start_callbacks(callbacks: Any, args: Any) -> None:
+            if args.callback_trigger.name == "DYNAMO":
+                seen(events.Compiling(args.compile_id.partition("/")[0]))
+            plain(callbacks, args)
+
+        put.put(handler, run_start_callbacks=run_start_callbacks)
 
     def _watched(
         self, plain: Callable[..., Any], before: Look | None = None, after: Callable[..., Event | None] | None = None
@@ -232,7 +246,7 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None
         yield torch, name, lambda input, dim, *_, **__: _softmax(input, dim), None
     for name in ("__truediv__", "div"):
         yield SimTensor, name, lambda self, other, *_, **__: _divided(self, other), None
-    yield SimTensor, "detach", lambda self: None if self.grad_fn is None else events.Cut(self), None
+    yield SimTensor, "detach", lambda self: None if graph_of(self) is None else events.Cut(self), None
     for kind in (LRScheduler, CosineAnnealingWarmRestarts, SequentialLR):
         yield kind, "step", lambda scheduler, *_, **__: events.Scheduled(scheduler, "step"), None
     yield LRScheduler, "__init__", None, lambda _, scheduler, *__, **___: events.Scheduled(scheduler, "__init__")
@@ -282,11 +296,13 @@ def _softmax(scores: Any, dim: Any) -> Event | None:
 
 
 def _divided(tensor: torch.Tensor, divisor: Any) -> Event | None:
-    number = isinstance(divisor, int | float) and not tensor.dim() and tensor.grad_fn is not None
+    number = isinstance(divisor, int | float) and not tensor.dim() and graph_of(tensor) is not None
     return events.Divided(tensor, divisor) if number else None
 
 
-def _housekeeping(name: str, *args: Any, **kwargs: Any) -> Event:
+def _housekeeping(name: str, *args: Any, **kwargs: Any) -> Event | None:
+    if asker().startswith("torch."):  # as PyTorch's compiler looks for garbage
+        return None
     return events.Housekeeping(name, (*args, *kwargs.values()))
 
 

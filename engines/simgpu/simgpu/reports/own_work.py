@@ -22,8 +22,9 @@ EVERY_S = 0.002
 _OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 _WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of whatever a module does
-_ELSEWHERE = tuple(
-    str(Path(_TORCH) / part) for part in ("_dynamo", "_inductor", "_functorch", "fx", "optim", "utils/data")
+_ELSEWHERE = (
+    "<frozen importlib",  # imports
+    *(str(Path(_TORCH) / part) for part in ("_dynamo", "_inductor", "_functorch", "fx", "optim", "utils/data")),
 )
 
 
@@ -47,11 +48,14 @@ class OwnWork:
         self._ended.set()
 
     def rows(self) -> list[Row]:
-        """Return what each line takes in a step, without the first one and without what only one step has done."""
-        steps = self._steps[1:-1] or self._steps[:1]
+        """Return what each line takes in a step, without the first one and without what only one step has done.
+
+        Where no step has ended, that is the whole run.
+        """
+        steps = self._steps[1:-1] if len(self._steps) > 1 else self._steps
         times = Counter(line for step in steps for line in step)
-        habits = {line for line, count in times.items() if count > 1 or len(steps) == 1}
-        return rows((Part(line, s) for step in steps for line, s in step.items() if line in habits), len(steps))
+        habits = {line for line, count in times.items() if count > 1 or len(self._steps) == 1}
+        return rows((Part(line, s) for step in steps for line, s in step.items() if line in habits), max(1, len(steps)))
 
     def _now_s(self) -> float:
         """Return how long the thread has had a processor; where the system does not tell, how long it has lived."""

@@ -4,13 +4,13 @@ import functools
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from simgpu.ground import places
+from simgpu.ground.nodes import graph_of
 from simgpu.reports import events, observer
 from simgpu.reports.calls import Mark, Pass
 from simgpu.reports.program import Parts, Program, alive, version
@@ -59,9 +59,9 @@ class Passes:
         self._program.passes = [*earlier[-_MOST_PASSES:], call]
         for output in made:
             observer.on_gradient(output, functools.partial(self._use, call))
-        if made and made[0].grad_fn is not None:
-            metadata: Any = made[0].grad_fn.metadata
-            metadata[__name__] = mark = Mark()
+        graph = graph_of(made[0]) if made else None
+        if graph is not None:
+            graph.metadata[__name__] = mark = Mark()
             call.graph = weakref.ref(mark)
 
     def _pass(

@@ -110,6 +110,7 @@ class Values:
     asking: dict[tuple[str, int, str], str] = field(default_factory=dict, repr=False)
     epochs: dict[tuple[str, int, str], int] = field(default_factory=dict, repr=False)  # batches of a loader, by line
     has_cuda: bool = True  # whether the program ran on the face of CUDA, whose graphs and published runs count
+    has_compiled: bool = False  # whether PyTorch has compiled anything
     price: float | None = None
     run_steps: int | None = None
     ranks: dict[int, int] = field(default_factory=dict)

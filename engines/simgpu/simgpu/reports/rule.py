@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from simgpu.clock.lines import Line, Row
+from simgpu.ground.nodes import graph_of
 from simgpu.reports.program import Program
 
 About = Literal["result", "time", "memory"]
@@ -121,7 +122,7 @@ SHARE_OF_FEW = 0.05  # of a step, if fewer than half of the steps have the line,
 
 def made_by(scores: torch.Tensor) -> str:
     """Return the name of the operator in the graph that made scores, but for views of them."""
-    node = scores.grad_fn
+    node = graph_of(scores)
     while node is not None and node.name().startswith(_VIEWS):
         node = node.next_functions[0][0]
     return "" if node is None else node.name()

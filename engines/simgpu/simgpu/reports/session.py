@@ -145,6 +145,11 @@ class Recording:
         return (time.perf_counter() if self.on else self._ended_s) - self.run.begun_s
 
     @property
+    def has_compiled(self) -> bool:
+        """Whether PyTorch has compiled anything of the program."""
+        return self.rules["compiled-anew"].compiles
+
+    @property
     def capacities(self) -> list[int]:
         """How many bytes each GPU has, or had when recording ended."""
         return [gpu.room_bytes for gpu in self.world.memory.gpus] if self.on else self._ended_bytes
@@ -221,7 +226,7 @@ class Recording:
             self._pause()
 
     def on_called(self, event: events.Called) -> None:
-        self.growth.called()
+        self.growth.called(event.call.lines)
 
     def on_update(self, event: events.Update) -> None:
         self.log.stepping = self.holdings.stepping = True

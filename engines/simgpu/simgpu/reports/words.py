@@ -181,10 +181,9 @@ def busy_sentence(report: Values) -> str:
     said = f"{seconds_text(report.step_time)} a step: the GPU computes {report.busy:.0%} of it"
     if report.launching < 0.05:
         return f"{said}."
-    compiled = any(getattr(event, "name", "").startswith("triton_") for event in report.basis.events)
     helps = (
         "Larger batches or a fused optimizer help"
-        if compiled
+        if report.has_compiled
         else "Larger batches, a fused optimizer or compiling help"
     )
     return (

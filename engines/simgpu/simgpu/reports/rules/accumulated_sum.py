@@ -5,6 +5,7 @@ import weakref
 import torch
 
 from simgpu.ground import places
+from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
 from simgpu.reports.program import version
 from simgpu.reports.rule import Rule
@@ -53,7 +54,7 @@ class AccumulatedSum(Rule, about="result", often="each step"):
 
 def is_mean(loss: torch.Tensor) -> bool:
     """Return whether the last operation of a loss has taken a mean over all of its values."""
-    node = loss.grad_fn
+    node = graph_of(loss)
     if node is None or loss.dim() or not node.name().startswith(_MEANS):
         return False
     return getattr(node, "_saved_reduction", 1) == 1

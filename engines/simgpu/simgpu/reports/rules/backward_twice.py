@@ -3,6 +3,7 @@
 import weakref
 from typing import Any
 
+from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
 from simgpu.reports.calls import Mark
 from simgpu.reports.rule import Rule
@@ -19,7 +20,7 @@ class BackwardTwice(Rule, about="result", often="twice"):
         self._mark: weakref.ref[Mark] | None = None  # of the loss of the last backward pass
 
     def on_backward(self, event: events.Backward) -> None:
-        node: Any = event.roots[0].grad_fn if len(event.roots) == 1 and not event.roots[0].dim() else None
+        node: Any = graph_of(event.roots[0]) if len(event.roots) == 1 and not event.roots[0].dim() else None
         known = None if node is None else node.metadata.get(__name__)
         if known is not None and self._mark is not None and self._mark() is known and not event.creates:
             self.note()

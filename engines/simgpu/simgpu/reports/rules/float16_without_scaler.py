@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 from simgpu.ground import device_kind
+from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
@@ -32,7 +33,7 @@ class Float16WithoutScaler(Rule, about="result", often="twice"):
         self._has_scaler |= event.method == "__init__" and event.enabled
 
     def on_backward(self, event: events.Backward) -> None:
-        node = event.roots[0].grad_fn if len(event.roots) == 1 else None
+        node = graph_of(event.roots[0]) if len(event.roots) == 1 else None
         by_hand = node is not None and node.name().startswith("MulBackward")  # a scale of the program's own
         if self._in_half and not self._has_scaler and not by_hand:
             self.note()

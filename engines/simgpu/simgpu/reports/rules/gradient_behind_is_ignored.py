@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from simgpu.ground import places
-from simgpu.ground.nodes import graph_nodes
+from simgpu.ground.nodes import graph_nodes, graph_of
 from simgpu.reports import events
 from simgpu.reports.rule import LOOKED_AT, Rule
 
@@ -29,7 +29,7 @@ class GradientBehindIsIgnored(Rule, about="result", often="twice"):
     def on_backward(self, event: events.Backward) -> None:
         if self.program.step >= LOOKED_AT:
             return
-        for node in graph_nodes((one.grad_fn for one in event.roots), most=_MOST_NODES):
+        for node in graph_nodes((graph_of(one) for one in event.roots), most=_MOST_NODES):
             function = getattr(type(node), "_forward_cls", None)
             if function is not None and self._line(function):
                 node.register_prehook(lambda gradients, line=self._lines[function]: self._given(gradients, line))

@@ -4,7 +4,7 @@ import weakref
 from typing import Any
 
 from simgpu.ground import places
-from simgpu.ground.nodes import graph_nodes, is_leaf
+from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
 from simgpu.reports import events
 from simgpu.reports.calls import Mark
 from simgpu.reports.rule import Rule
@@ -24,7 +24,7 @@ class GraphKeptForNothing(Rule, about="memory", often="each step"):
 
     def on_backward(self, event: events.Backward) -> None:
         self._look()
-        node = event.roots[0].grad_fn if len(event.roots) == 1 else None
+        node = graph_of(event.roots[0]) if len(event.roots) == 1 else None
         if node is not None and event.retains and not event.creates:
             self._retained = places.place(), weakref.ref(_mark(node))
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.ground import places
-from simgpu.ground.nodes import graph_nodes, is_leaf
+from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
 from simgpu.reports import events
 from simgpu.reports.program import alive
 from simgpu.reports.rule import LOOKED_AT, Outcome, Rule, Suspect
@@ -52,7 +52,7 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
 
     def on_cut(self, event: events.Cut) -> None:
         if self.program.step < LOOKED_AT:
-            for node in graph_nodes([event.tensor.grad_fn], most=_MOST_NODES):
+            for node in graph_nodes([graph_of(event.tensor)], most=_MOST_NODES):
                 if is_leaf(node):
                     self._cuts.setdefault(node.variable, places.place())
 

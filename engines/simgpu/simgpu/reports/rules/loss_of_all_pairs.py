@@ -1,5 +1,6 @@
 """Predictions of shape (N, 1) and targets of shape (N,) become N × N differences."""
 
+from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
@@ -21,7 +22,7 @@ class LossOfAllPairs(Rule, about="result", often="each step"):
         one, other = event.first, event.second
         result, target = (one, other) if one.requires_grad else (other, one)
         rows = self._samples
-        if result.grad_fn is None or target.requires_grad or rows < 2:
+        if graph_of(result) is None or target.requires_grad or rows < 2:
             return
         if {tuple(result.shape), tuple(target.shape)} == {(rows, 1), (rows,)}:
             self.note()

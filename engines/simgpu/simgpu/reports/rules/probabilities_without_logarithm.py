@@ -1,5 +1,6 @@
 """`nll_loss` takes probabilities for their logarithms."""
 
+from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
@@ -12,7 +13,7 @@ class ProbabilitiesWithoutLogarithm(Rule, about="result"):
     cure = "`log_softmax` in the place of `softmax`"
 
     def on_loss(self, event: events.Loss) -> None:
-        node = event.scores.grad_fn
+        node = graph_of(event.scores)
         if event.name == "nll_loss" and node is not None and node.name().startswith("SoftmaxBackward"):
             self.note()
 

@@ -4,6 +4,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from simgpu.ground import places
+from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
@@ -34,7 +35,7 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
 
     def on_loss(self, event: events.Loss) -> None:
         """Note what a loss gets that has one target for each row."""
-        node, rows = event.scores.grad_fn, event.scores.shape[0] if event.scores.dim() == 2 else 0
+        node, rows = graph_of(event.scores), event.scores.shape[0] if event.scores.dim() == 2 else 0
         while node is not None and node.name().startswith("Log") and not hasattr(node, "_saved_dim"):
             node = node.next_functions[0][0]
         if rows > 1 and getattr(node, "_saved_dim", None) == 0 and self._line:
