@@ -4,8 +4,8 @@
         torch.ones(3, device=DEVICE) + torch.ones(3)
     print(c)
 
-In a notebook `%explain` explains the last error, and `%explain on` each one, under its traceback. Of an error that it
-does not know it says so.
+In a notebook `%explain` explains the last error, `%explain on` each one, under its traceback, and `%%explain` what is
+pasted below it. Of an error that it does not know it says so.
 """
 
 import html
@@ -66,22 +66,17 @@ class Caught:
         return self.explanation._repr_html_() if self.explanation else ""
 
 
-def explain(error: BaseException) -> Explanation:
-    """Return the explanation of `error`, in words that hold on every device.
+def explain(error: BaseException | str) -> Explanation:
+    """Return the explanation of `error`, or of the text that one was printed as, in words that hold on every device.
 
-    Of an error with causes (`raise … from`), the innermost known one is explained, and `error` is named; the error
-    during whose handling it came is explained where `error` itself is not known. One that is not known here is said to
-    be unknown, with its type and the first line of its message.
+    Of an error with causes (`raise … from`, a group), the innermost known one is explained, and `error` is named; the
+    error during whose handling it came is explained where `error` itself is not known. One that is not known here is
+    said to be unknown, with its type and the first line of its message.
     """
-    if not isinstance(error, BaseException):
-        raise TypeError(f"error is a {type(error).__name__}, it must be an exception")
-    causes = [error]
-    while (inner := causes[-1].__cause__) is not None and inner not in causes:
-        causes.append(inner)
-    if not error.__suppress_context__ and error.__context__ is not None:
-        causes.insert(0, error.__context__)
-    for one in reversed(causes):
-        known = _explained(one)
+    if not isinstance(error, (BaseException, str)):
+        raise TypeError(f"error is a {type(error).__name__}, it must be an exception or its text")
+    for one in _causes(error):
+        known = next(filter(None, map(_explained, _messages(one))), None)
         if known:
             return known if one is error else replace(known, what=f"{known.what} Of it came {_headline(error)}")
     return Explanation(
@@ -92,19 +87,52 @@ def explain(error: BaseException) -> Explanation:
     )
 
 
-def _explained(error: BaseException) -> Explanation | None:
-    """Return the explanation of `error` by its own message and type alone; None where neither is known."""
-    text = f"{error}\n{type(error).__module__}.{type(error).__qualname__}"
-    for name, pattern, what, why, now in _KNOWN:
-        match = re.search(pattern, text, re.DOTALL)
-        if match:
-            parts = {key: value for key, value in match.groupdict().items() if value is not None}
-            return Explanation(name, _fill(what, parts), why, now)
+def _causes(error: BaseException | str) -> list[BaseException | str]:
+    """Return `error` and the errors that it came of, the innermost first and the one that was being handled last."""
+    causes: list[BaseException | str] = []
+    todo = [error]
+    while todo:
+        one = todo.pop()
+        if one not in causes:
+            causes.insert(0, one)
+            todo += [*getattr(one, "exceptions", ()), *filter(None, [getattr(one, "__cause__", None)])]
+    handled = None if isinstance(error, str) or error.__suppress_context__ else error.__context__
+    return causes + [handled] * (handled is not None)
+
+
+# A line that says which error was raised; what stands before it (a rank, a time, an E) begins the next lines too
+_RAISED = re.compile(r"^(.*?)\b((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported))(?:: |:?$)", re.MULTILINE)
+
+
+def _messages(error: BaseException | str) -> Iterator[str]:
+    """Yield each message in the text of `error` with its type: those of printed tracebacks first, then the whole."""
+    text = re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", str(error))
+    raised = list(_RAISED.finditer(text)) if isinstance(error, str) or "Traceback (most recent" in text else []
+    if raised:
+        head = re.sub(r"\d+", r"\\d+", re.escape(raised[-1][1].rstrip()))
+        printed, *parts = _RAISED.split(re.sub(rf"^{head} ?", "", text, flags=re.MULTILINE))
+        yield "\n".join(re.findall(".*Assertion `.*", printed))  # by a kernel: the error that follows says less
+        ends = [f"{message.strip()}\n\n{kind}" for kind, message in zip(parts[1::3], parts[2::3], strict=True)]
+        yield from ends if "direct cause of the following" in text else reversed(ends)
+    yield text if isinstance(error, str) else f"{text}\n{type(error).__module__}.{type(error).__qualname__}"
+
+
+def _explained(text: str) -> Explanation | None:
+    """Return the explanation of the message `text`, which a terminal may have broken into lines; None if unknown."""
+    for broken in (text, re.sub(r"\s+", " ", text), re.sub(r"\n\s*", "", text)):
+        for name, pattern, what, why, now in _KNOWN:
+            match = re.search(pattern, broken, re.DOTALL)
+            if match:
+                parts = {key: value for key, value in match.groupdict().items() if value is not None}
+                return Explanation(name, _fill(what, parts), why, now)
     return None
 
 
-def _headline(error: BaseException) -> str:
+def _headline(error: BaseException | str) -> str:
     """Return the type and the first line of the message of `error`, cut to 200 letters."""
+    if isinstance(error, str):
+        raised = list(_RAISED.finditer(error))
+        return error[raised[-1].start(2) if raised else 0 :].strip().partition("\n")[0][:200] or "no message"
     return f"{type(error).__name__}: {(str(error).strip().partition(chr(10))[0] or 'no message')[:200]}"
 
 
@@ -128,17 +156,17 @@ def caught(*kinds: type[BaseException]) -> Iterator[Caught]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """`%explain` explains the last error; `%explain on` each one, under its traceback, until `%explain off`."""
+    """Make `%explain` and `%%explain` magics of `shell`, as the head of this file says."""
 
-    def explains(line: str) -> Explanation | None:
-        """Explain the last error; on, off: each one, or no more."""
+    def explains(line: str, cell: str = "") -> Explanation | None:
+        """Explain the last error, or the pasted one; on, off: each one, or no more."""
         if line in ("on", "off"):
             shell.set_custom_exc((Exception,) if line == "on" else (), _under_traceback)
             return None
-        error = getattr(sys, "last_value", None)
-        return explain(error) if error is not None else None
+        error = f"{line}\n{cell}".strip() or getattr(sys, "last_value", None)
+        return None if error is None else explain(error)
 
-    shell.register_magic_function(explains, "line", "explain")
+    shell.register_magic_function(explains, "line_cell", "explain")
 
 
 def _under_traceback(shell: Any, kind: type[BaseException], error: BaseException, where: Any, tb_offset: Any) -> None:
