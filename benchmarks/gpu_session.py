@@ -1,15 +1,16 @@
 """First session on a real GPU: what fails on CUDA and what it measures, in one command and one file.
 
     python -m benchmarks.gpu_session --wheels .wheels --python 3.12   # at home: download what a bare machine lacks
-    pip install --no-index --no-deps --target /tmp/site .wheels/*.whl && export PYTHONPATH=/tmp/site   # there
-    python -m benchmarks.gpu_session --out gpu_session.json           # there: eight minutes at most
+    pip install --no-index --no-deps --target /tmp/site .wheels/*.whl                # there, at the repository's root:
+    export PYTHONPATH=/tmp/site:$(echo $PWD/engines/* | tr " " :)
+    python -m benchmarks.gpu_session --out gpu_session.json           # eight minutes at most
     python -m benchmarks.gpu_session --face T4 --out rehearsal.json   # rehearsal on a simulated GPU that says `cuda`
 
 The machine needs an NVIDIA GPU and PyTorch, no Jupyter and no network. In this order: the reference of each exercise
 through its own check, lessons 00 to 09 cell by cell, `benchmarks.against_cuda`, and the host's time by class of
 operator. Each stage has its share of the minutes. Results reach the file as soon as they are known, so what a time
-limit or a crash cuts off is missing and nothing else; what was not reached says so. Exit code 1 if anything failed
-or was not reached.
+limit or a crash cuts off is missing and nothing else; what was not reached says so. The file also holds what each part
+printed. Exit code 1 if anything failed or was not reached.
 """
 
 import argparse
@@ -42,6 +43,7 @@ LESSONS = ("00", "01", "02", "03", "04", "05", "06", "07", "08", "08b", "09")
 PACKAGES = ("ipython", "ipywidgets", "platformdirs", "cloudpickle")  # beyond what comes with PyTorch and scikit-learn
 WORKERS = 4  # lessons at a time; they share the GPU, so the stages that measure run alone
 ROUNDS, ROW = 100, 20  # rows of calls, so short that CUDA's queue never fills
+LOG_CHARACTERS = 50_000  # of what a part printed, at most
 RESERVE_S = 15  # of the minutes, for what the session itself does before and after its children
 COMPILED = ((1, False, None), (24, False, None), (24, True, None), (24, False, "reduce-overhead"))
 MEMORY = "1 GiB"  # of the simulated GPU in a rehearsal
@@ -195,8 +197,8 @@ def parts(stage: str) -> tuple[str, ...]:
     return {"references": tuple(catalogue.numbers()), "lessons": LESSONS}.get(stage, ("all",))
 
 
-def run_part(stage: str, part: str, until: float, face: str | None, out: Path) -> dict[str, Any]:
-    """Run one part of a stage in a process of its own, ended at the time `until`; return what it wrote."""
+def run_part(stage: str, part: str, until: float, face: str | None) -> dict[str, Any]:
+    """Run one part of a stage in a process of its own, ended at the time `until`; return what it wrote and printed."""
     limit = until - time.monotonic()
     if limit <= 0:
         return {"failed": {}, "not_run": "no time was left"}
@@ -209,7 +211,7 @@ def run_part(stage: str, part: str, until: float, face: str | None, out: Path) -
             **os.environ, "COURSE_DEVICE": "cuda", "MPLBACKEND": "agg", "PYTHONPATH": os.pathsep.join(map(str, path)),
             "COURSE_PROGRESS": str(folder / "progress.json"),
         }  # fmt: skip
-        with (out.parent / f"{out.stem}_{stage}_{part}.log").open("wb") as log:
+        with (folder / "log").open("wb") as log:
             child = subprocess.Popen(
                 [*command, *(["--face", face] if face else [])], cwd=folder / "notebooks", env=environment,
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
@@ -220,6 +222,7 @@ def run_part(stage: str, part: str, until: float, face: str | None, out: Path) -
                 os.killpg(child.pid, signal.SIGKILL)  # what it started, too
                 status = f"ended after {limit:.0f} s, {child.wait()}"
         seen = json.loads(found.read_text(encoding="utf-8")) if found.exists() else {"failed": {"start": "see its log"}}
+        seen["log"] = (folder / "log").read_text(encoding="utf-8", errors="replace")[-LOG_CHARACTERS:]
     return seen if status == 0 else {**seen, "ended": status}
 
 
@@ -230,7 +233,7 @@ def session(minutes: float, face: str | None, out: Path) -> dict[str, Any]:
     for stage, share in SHARES.items():
         until += share * (minutes * 60 - RESERVE_S)
         with ThreadPoolExecutor(WORKERS) as pool:
-            running = {pool.submit(run_part, stage, part, until, face, out): part for part in parts(stage)}
+            running = {pool.submit(run_part, stage, part, until, face): part for part in parts(stage)}
             for future in as_completed(running):
                 error = future.exception()
                 seen = {"failed": {"session": repr(error)}} if error else future.result()
@@ -274,9 +277,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the session, a child of it, or the download of wheels; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu_session", description=__doc__.split("\n")[0])
     parser.add_argument("--minutes", type=float, default=8.0, help="for all stages together (default: 8)")
-    parser.add_argument(
-        "--out", type=Path, default=Path("gpu_session.json"), help="the file of results; logs beside it"
-    )
+    parser.add_argument("--out", type=Path, default=Path("gpu_session.json"), help="the file of results")
     parser.add_argument("--face", metavar="GPU", help="rehearse on a simulated GPU that says `cuda`")
     parser.add_argument("--wheels", type=Path, metavar="FOLDER", help="download the wheels to carry, and stop")
     parser.add_argument("--python", default="3.12", help="with --wheels: the version of Python there")

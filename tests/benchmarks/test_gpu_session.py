@@ -9,23 +9,23 @@ from benchmarks import gpu_session
 
 
 @pytest.mark.slow
-def test_a_rehearsal_of_a_lesson_and_its_references_fails_nowhere(tmp_path):
+def test_a_rehearsal_of_a_lesson_and_its_references_fails_nowhere():
     for stage in ("references", "lessons"):
-        seen = gpu_session.run_part(stage, "00", math.inf, "T4", tmp_path / "out.json")
+        seen = gpu_session.run_part(stage, "00", math.inf, "T4")
         assert seen["seconds"] and not seen["failed"] and "ended" not in seen, seen
-    assert (tmp_path / "out_lessons_00.log").read_text().count("== ") == len(seen["seconds"])
+    assert seen["log"].count("== ") == len(seen["seconds"])
 
 
 @pytest.mark.slow
-def test_each_class_of_host_work_is_measured_in_a_rehearsal(tmp_path):
-    seen = gpu_session.run_part("host", "all", math.inf, "T4", tmp_path / "out.json")
+def test_each_class_of_host_work_is_measured_in_a_rehearsal():
+    seen = gpu_session.run_part("host", "all", math.inf, "T4")
     assert not seen["failed"] and all(us > 0 for us in seen["measured"].values()), seen
     classes = {name.partition(":")[0] for name in seen["measured"]}
     assert classes >= {"bare light", "bare library", "backward", "optimizer", "graph", "compiled", "wait", "view"}
 
 
 def test_a_part_for_which_no_time_is_left_and_one_that_is_cut_say_so(tmp_path, monkeypatch):
-    assert gpu_session.run_part("host", "all", 0.0, "T4", tmp_path / "out.json")["not_run"]
+    assert gpu_session.run_part("host", "all", 0.0, "T4")["not_run"]
     monkeypatch.setattr(gpu_session, "parts", lambda stage: ("all",))
 
     def run(stage, *_):
