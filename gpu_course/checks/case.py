@@ -171,12 +171,15 @@ class Case:
         name = getattr(made, "__called__", made_by)
         return self._run(made, _words(name, args, kwargs), args, kwargs, modifies, draws)
 
-    def error_of(self, *args: Any, **kwargs: Any) -> BaseException | None:
-        """Call an answer that should raise, and return the error; None where it returned. It may modify.
+    def error_of(self, *args: Any, modifies: bool | str = True, **kwargs: Any) -> BaseException | None:
+        """Call an answer that should raise, and return the error; None where it returned.
 
-        What it returned instead is `returned`.
+        What it returned instead is `returned`. It may draw torch's random numbers.
         """
+        footprint = Footprint(self.reference or self.answer, args, kwargs)
         outcome = self._outcome(self.answer, _words(self.task.name, args, kwargs), args, kwargs, None)
+        changed = [f"changes {name}" for name in outcome.changed if name != sandbox.RANDOM[0]]
+        self.note_left([*((one, one, sandbox.BEHAVES) for one in changed), *footprint.left(modifies)])
         self.returned = outcome.value
         return outcome.error
 

@@ -60,6 +60,10 @@ def pairs(scale: float = 12.0) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return Batches((scale * one, scale * other) for one, other in zip(left, right, strict=True))
 
 
+def _vector(model: nn.Module) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(model.parameters()).detach().cpu()
+
+
 def _pair_loss(model: nn.Module, batch: tuple) -> torch.Tensor:
     """Return the mean over rows of -log softmax, row by row in double precision, from scores in 16 bits."""
     with torch.autocast("cpu", dtype=torch.float16):
@@ -95,6 +99,9 @@ def _(case: Case) -> None:
             got, losses, rtol=0.02, atol=0.05, why="expected is the mean of log(sum(exp(scores))) - own over the rows"
         )
         trained(case, model, right, tolerance=0.05)
+        moved, wanted = (_vector(net) - _vector(embedding()) for net in (model, right))
+        far = not (moved - wanted).norm() <= 4e-3 * wanted.norm()
+        case.fail_if(far, "takes other steps", "each one is lr times the gradient of its own batch's loss, and no more")
         passes.once(case, rows=30)
     lets_errors_out(case, embedding(), [batches[0], (torch.ones(2, 3), torch.ones(2, 3))], case.device)
 

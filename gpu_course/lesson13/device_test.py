@@ -153,7 +153,7 @@ def _(case: Case) -> None:
     right = *((kind, case.device) for kind in (_Places, _Scaled, _Drawn, _Rounds)), (_Places, cpu)
     for kind, device in right:
         maker = _Maker(kind)
-        error = case.error_of(maker, x, device)
+        error = case.error_of(maker, x, device, modifies="nothing")
         case.fail_if(
             not maker.called,
             "tests nothing: it never calls the layer",
