@@ -1,4 +1,4 @@
-"""Items on diagnosis: errors, logs, traces, hangs, kernels and runs that get slower or fuller."""
+"""Items on diagnosis: errors, logs, traces, hangs, kernels and slow ranks."""
 
 import random
 import re
@@ -333,40 +333,6 @@ def line_without_a_mask(draw: random.Random) -> Item:
         f"Arrays of {n} numbers, {block} to a program. In which line does the kernel touch memory outside its arrays?"
     )
     return number(text, at_fault(), wrong, steps, at_fault, shown=running.numbered(_kernel(body)[1].splitlines()))
-
-
-@generator("diagnose", "keeping-a-loss-is-cheap", "the-usual-suspect", short=True)
-def step_that_runs_out(draw: random.Random) -> Item:
-    """In which step does a leak run out of memory?"""
-    start, growth, peak = draw.randint(20, 60) * 10, draw.randint(3, 12) * 5, draw.randint(10, 30) * 10
-    capacity = draw.choice([2, 3, 4]) * 1024
-
-    def fails() -> int:
-        alive, step = start, 1
-        while alive + peak <= capacity:
-            alive += growth
-            step += 1
-        return step
-
-    shown = "step  in use after it (MiB)\n" + "\n".join(f"{step:4}  {start + growth * step:6}" for step in (1, 2, 3, 4))
-    wrong = {
-        (capacity - start) // growth + 1: "peak-at-the-end",
-        fails() - 1: "off-by-one",
-        fails() + 1: "off-by-one",
-        capacity // (start + growth): "the-usual-suspect",
-        1: "the-usual-suspect",
-    }
-    room = capacity - peak - start
-    steps = (
-        f"Something keeps {growth} MiB more with each step; before step 1 it was {start} MiB.",
-        f"A step needs {peak} MiB besides, so {room} MiB are left for the leak, enough for {room // growth} steps.",
-        f"Step {fails()} fails.",
-    )
-    text = (
-        f"While a step runs, it needs {peak} MiB besides what the step before left in use. The GPU has "
-        f"{capacity:,} MiB. In which step does the memory run out, if it goes on like this?"
-    )
-    return number(text, fails(), wrong, steps, fails, shown=shown)
 
 
 @generator("diagnose", "waiting-is-a-fault", "n-gpus-n-times", short=True)

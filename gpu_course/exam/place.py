@@ -39,34 +39,6 @@ def where_after_to(draw: random.Random) -> Item:
     return number(text, answer, wrong, steps, lambda: on_device(program), shown=running.numbered(lines))
 
 
-@generator("place", "copies-cost-bytes-alone", "parts-add-up", short=True)
-def copy_time(draw: random.Random) -> Item:
-    """How long do many small copies take?"""
-    pieces, each_mb = draw.choice([100, 200, 400]), draw.choice([0.1, 0.2, 0.3, 0.6])
-    gbps, latency_us = draw.choice([10, 12, 20, 25]), draw.choice([10, 20, 40])
-    latency_ms, bytes_ms = pieces * latency_us / 1000, pieces * each_mb / gbps
-
-    def counted_out() -> float:
-        return sum(latency_us / 1000 + each_mb * 1e6 / (gbps * 1e9) * 1000 for _ in range(pieces))
-
-    wrong = {
-        bytes_ms: "copies-cost-bytes-alone",
-        bytes_ms + latency_us / 1000: "copies-cost-bytes-alone",
-        max(latency_ms, bytes_ms): "parts-add-up",
-        latency_ms + 8 * bytes_ms: "units-are-alike",
-    }
-    steps = (
-        f"Latency: {pieces} × {latency_us} µs = {latency_ms:g} ms.",
-        f"Bytes: {pieces} × {each_mb} MB over {gbps} GB/s = {bytes_ms:.3g} ms.",
-        f"They follow one another, so they add up to {latency_ms + bytes_ms:.4g} ms.",
-    )
-    text = (
-        f"{pieces} tensors of {each_mb} MB are copied to the device, one after the other. Each copy has a latency of "
-        f"{latency_us} µs, and the bus carries {gbps} GB/s. How long do all copies take?"
-    )
-    return number(text, latency_ms + bytes_ms, wrong, steps, counted_out, unit="ms")
-
-
 _MIXED = {  # a line, and what makes it right or wrong: x is on the device, y and one are on the CPU
     "x + y": True,
     "torch.cat([x, y])": True,

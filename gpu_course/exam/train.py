@@ -1,4 +1,4 @@
-"""Items on training: gradients, means, evaluation, mixed precision, optimizers and resuming."""
+"""Items on training: gradients, mixed precision, evaluation, masks, checkpoints and loaders."""
 
 import random
 
@@ -29,44 +29,6 @@ def added_gradients(draw: random.Random) -> Item:
         f"What is added behind it: {' + '.join(map(str, added))} = {sum(added)}.",
     )
     return number("What is `w.grad` at the end?", gradient(), wrong, steps, gradient, shown=running.numbered(lines))
-
-
-@generator("train", "parts-need-no-division", "sum-or-mean")
-def undivided_parts(draw: random.Random) -> Item:
-    """By which factor is an accumulated gradient too large?"""
-    parts, rows, features = draw.choice([2, 3, 4, 5, 6, 8]), draw.choice([2, 4, 8, 16]), draw.randint(2, 5)
-    divided = draw.choice([1, 1, 2])
-    lines = [
-        f"batch = x.split({rows})  # x has {parts * rows} rows",
-        "for part in batch:",
-        f"    loss = (part @ w).square().mean(){f' / {divided}' if divided > 1 else ''}",
-        "    loss.backward()",
-    ]
-    program = "\n".join(lines)
-
-    def factor() -> float:
-        made = torch.Generator().manual_seed(rows)
-        x = torch.randn(parts * rows, features, generator=made, dtype=torch.float64)
-        w = torch.ones(features, dtype=torch.float64, requires_grad=True)
-        (of_all,) = torch.autograd.grad((x @ w).square().mean(), w)
-        running.run(program, x=x, w=w)
-        assert w.grad is not None
-        return round((w.grad[0] / of_all[0]).item(), 6)
-
-    answer = parts / divided
-    wrong = {
-        1.0: "parts-need-no-division",
-        float(rows): "sum-or-mean",
-        float(parts * rows): "sum-or-mean",
-        1 / parts: "turned-round",
-    }
-    wrong |= but(answer, {parts * divided: "turned-round"})
-    steps = (
-        f"Each of the {parts} parts gives the gradient of its own mean, and `backward` adds them up.",
-        f"The mean over all rows is their sum over {parts}, so the gradient is {answer:g} times too large.",
-    )
-    text = "How many times as large is the gradient in `w` as that of the mean over all rows of `x`?"
-    return number(text, answer, wrong, steps, factor, shown=running.numbered(lines))
 
 
 @generator("train", "scale-is-forgotten")
