@@ -23,8 +23,7 @@ from torch.utils.data import Dataset
 from course_utils import arguments
 
 __all__ = [
-    "PHOTO_CLASSES", "PhotoCrops", "RandomNumbers", "TextWindows", "code_lines", "digits", "photographs", "text",
-    "text_batch", "tokens",
+    "PHOTO_CLASSES", "PhotoCrops", "RandomNumbers", "code_lines", "digits", "text", "text_batch", "tokens",
 ]  # fmt: skip
 
 _PHOTOS = ("china.jpg", "flower.jpg")
@@ -62,30 +61,13 @@ def _text_bytes() -> torch.Tensor:
     return torch.frombuffer(bytearray(text()), dtype=torch.uint8)
 
 
-class TextWindows(Dataset):
-    """Windows of `context` bytes of `text()`, `stride` apart: pairs (x, y) of int64 (context,), y one byte later."""
-
-    def __init__(self, context: int, stride: int | None = None) -> None:
-        self.context = arguments.whole("context", context)
-        self.stride = self.context if stride is None else arguments.whole("stride", stride)
-        self._tokens = _text_bytes()
-        if self.context >= len(self._tokens):
-            raise ValueError(f"context is {context}, the text has {len(self._tokens)} bytes: it must be below that")
-
-    def __len__(self) -> int:
-        return (len(self._tokens) - self.context - 1) // self.stride + 1
-
-    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
-        first = _place(index, len(self)) * self.stride
-        window = self._tokens[first : first + self.context + 1].long()
-        return window[:-1], window[1:]
-
-
 def text_batch(batch: int, context: int, generator: torch.Generator | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Return `batch` windows of `text()` from random places: x and y, int64 (batch, context), y one byte later."""
-    windows = TextWindows(context, stride=1)
-    first = torch.randint(len(windows), (arguments.whole("batch", batch),), generator=generator)
-    both = windows._tokens[first[:, None] + torch.arange(context + 1)].long()
+    whole, places = _text_bytes(), arguments.whole("context", context)
+    if places >= len(whole):
+        raise ValueError(f"context is {context}, the text has {len(whole)} bytes: it must be below that")
+    first = torch.randint(len(whole) - places, (arguments.whole("batch", batch),), generator=generator)
+    both = whole[first[:, None] + torch.arange(places + 1)].long()
     return both[:, :-1].contiguous(), both[:, 1:].contiguous()
 
 
@@ -148,12 +130,6 @@ def _sklearn() -> Path:
 def _files() -> tuple[bytes, ...]:
     """Return the two photographs as they are stored: JPEG."""
     return tuple((_sklearn() / "images" / name).read_bytes() for name in _PHOTOS)
-
-
-def photographs() -> torch.Tensor:
-    """Return scikit-learn's two sample photographs, a temple and a flower: uint8 (2, 3, 427, 640)."""
-    images = [np.array(Image.open(io.BytesIO(file)).convert("RGB")) for file in _files()]
-    return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2).contiguous()
 
 
 def _decoded(photo: int) -> Image.Image:

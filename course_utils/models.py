@@ -15,9 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from course_utils import arguments
 
-__all__ = ["Block", "Bottleneck", "ConvNet", "LSTMGenerator", "RecurrentClassifier", "TransformerLM", "resnet50"]
-
-State = tuple[Tensor, Tensor]
+__all__ = ["Block", "Bottleneck", "ConvNet", "RecurrentClassifier", "TransformerLM", "resnet50"]
 
 
 class ConvNet(nn.Module):
@@ -99,41 +97,6 @@ class RecurrentClassifier(nn.Module):
         return self.head(last)  # (batch, classes)
 
 
-class LSTMGenerator(nn.Module):
-    """Predicts the next token of a text with LSTM layers, whose state sums up everything read so far.
-
-    (batch, time) int64 -> (batch, time, vocabulary) logits; those at place t know the tokens 0 to t.
-    """
-
-    def __init__(self, vocabulary: int, embedding: int = 64, hidden: int = 256, layers: int = 2) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(vocabulary, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, layers, batch_first=True)
-        self.head = nn.Linear(hidden, vocabulary)
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.read(tokens)[0]
-
-    def read(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
-        """Return logits (batch, time, vocabulary), and the state from which to read on."""
-        # x: (batch, time, hidden); after: two tensors (layers, batch, hidden)
-        x, after = self.lstm(self.embed(tokens), state)
-        return self.head(x), after
-
-    @torch.no_grad()
-    def generate(self, tokens: Tensor, steps: int, temperature: float = 1.0) -> Tensor:
-        """Return `tokens` (batch, time) followed by `steps` drawn ones: (batch, time + steps).
-
-        Each new token costs one step, however long the text is. A lower `temperature` draws likely tokens more often.
-        """
-        logits, state = self.read(tokens)
-        for _ in range(arguments.whole("steps", steps)):
-            new = _draw(logits[:, -1], temperature)  # (batch, 1)
-            tokens = torch.cat((tokens, new), dim=1)
-            logits, state = self.read(new, state)
-        return tokens
-
-
 class Block(nn.Module):
     """One layer of the Transformer: attention to the past, then a small network for each token; both add to `x`.
 
@@ -204,22 +167,6 @@ class TransformerLM(nn.Module):
             else:
                 x = block(x)
         return self.head(self.norm(x))  # (batch, time, vocabulary)
-
-    @torch.no_grad()
-    def generate(self, tokens: Tensor, steps: int, temperature: float = 1.0) -> Tensor:
-        """Return `tokens` (batch, time) followed by `steps` drawn ones: (batch, time + steps).
-
-        Each new token reads the last `context` tokens anew. A lower `temperature` draws likely tokens more often.
-        """
-        for _ in range(arguments.whole("steps", steps)):
-            logits = self(tokens[:, -self.context :])
-            tokens = torch.cat((tokens, _draw(logits[:, -1], temperature)), dim=1)
-        return tokens
-
-
-def _draw(logits: Tensor, temperature: float) -> Tensor:
-    """Return one token for each row of `logits` (batch, vocabulary), drawn by its probability: (batch, 1)."""
-    return torch.multinomial(F.softmax(logits / arguments.positive("temperature", temperature), dim=-1), 1)
 
 
 def _start_small(module: nn.Module) -> None:

@@ -2,7 +2,6 @@
 
 import codeop
 import io
-import pickle
 
 import pytest
 import torch
@@ -41,22 +40,6 @@ def test_tokens_are_the_bytes_and_belong_to_the_caller():
     assert torch.equal(data.tokens(torch.uint8).long(), tokens)
 
 
-@pytest.mark.parametrize(("context", "stride"), [(64, None), (5, 3), (1, 1)])
-def test_windows_cover_the_text_and_y_is_x_one_byte_later(context, stride):
-    windows, tokens = data.TextWindows(context, stride), data.tokens()
-    step = stride or context
-    for index in (0, 1, len(windows) - 1):
-        x, y = windows[index]
-        assert torch.equal(x, tokens[index * step : index * step + context])
-        assert torch.equal(y, tokens[index * step + 1 : index * step + context + 1])
-    assert windows[-1][0].equal(windows[len(windows) - 1][0])
-    assert len(tokens) - context - 1 - (len(windows) - 1) * step < step
-    copy = pickle.loads(pickle.dumps(windows))  # as a worker gets it
-    assert len(copy) == len(windows) and torch.equal(copy[1][0], windows[1][0])
-    with pytest.raises(IndexError, match=f"index is {len(windows)}"):
-        windows[len(windows)]
-
-
 def test_a_text_batch_is_windows_of_the_text_and_repeats_with_its_generator():
     x, y = data.text_batch(4, 9, torch.Generator().manual_seed(1))
     assert x.shape == y.shape == (4, 9) and x.dtype == y.dtype == torch.int64
@@ -86,12 +69,6 @@ def is_statement(line):
     except SyntaxError:
         return False
     return True
-
-
-def test_photographs_are_two_different_pictures():
-    images = data.photographs()
-    assert (images.shape, images.dtype) == ((2, 3, 427, 640), torch.uint8)
-    assert images.is_contiguous() and not torch.equal(*images)
 
 
 def test_a_crop_is_an_image_and_its_label_and_bytes_are_the_same_image():
@@ -180,9 +157,8 @@ def test_the_files_are_decoded_for_each_sample(monkeypatch):
     (lambda: data.PhotoCrops(2, dtype=torch.int64), ValueError, "dtype"),
     (lambda: data.PhotoCrops(2).set_epoch(-1), ValueError, "epoch"),
     (lambda: data.PhotoCrops(2)[2], IndexError, "index"),
-    (lambda: data.TextWindows(0), ValueError, "context"),
-    (lambda: data.TextWindows(10**9), ValueError, "context"),
-    (lambda: data.TextWindows(4, 0), ValueError, "stride"),
+    (lambda: data.text_batch(4, 0), ValueError, "context"),
+    (lambda: data.text_batch(4, 10**9), ValueError, "context"),
     (lambda: data.text_batch(0, 4), ValueError, "batch"),
 ])  # fmt: skip
 def test_wrong_arguments_are_named(make, error, words):

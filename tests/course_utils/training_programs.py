@@ -1,4 +1,4 @@
-"""Which programs are measured: ten whose peak can be added up by hand, twelve that train, and a model of any size."""
+"""Which programs are measured: ten whose peak can be added up by hand, eleven that train, and a model of any size."""
 
 from __future__ import annotations
 
@@ -138,7 +138,6 @@ PROGRAMS = {
     "CNN, Adam": Program(models.ConvNet, images, adam),
     "CNN, SGD, autocast": Program(models.ConvNet, images, sgd, bf16),
     "LSTM classifier, Adam": Program(partial(models.RecurrentClassifier, 256), texts, adam),
-    "LSTM generator, SGD": Program(partial(models.LSTMGenerator, 256), next_tokens, sgd),
     "GRU, Adam": Program(GRU, next_tokens, adam),
     "Transformer, AdamW": Program(transformer, next_tokens, adamw),
     "Transformer, SGD": Program(transformer, next_tokens, sgd),
