@@ -1,16 +1,19 @@
 """Answers to an exercise: edits of its reference and whole functions, as they stand in the file beside it.
 
-`train_step.diff` stands beside `train_step.py`. It holds the known mistakes, each with the belief behind it, right
-answers in other styles, and further wrong answers, each behind a phrase of the message:
+`train_step.diff` stands beside `train_step.py`. It holds the known mistakes, each with the belief behind it, the styles
+that the solution shows, with what they cost, further right answers, and wrong ones, each behind words of the message:
 
     == applies softmax before cross_entropy [softmax-before-the-loss]
     # cross_entropy does that itself: it takes logits
     ~ model(images) → model(images).softmax(dim=1)
 
-    == right: names the logits
+    == style: the logits have a name; it costs nothing
     -    loss = F.cross_entropy(model(images), labels)
     +    logits = model(images)
     +    loss = F.cross_entropy(logits, labels)
+
+    == right: asks for the mean
+    ~ labels) → labels, reduction="mean")
 
     == wrong: never calls the model
     ```python
@@ -35,7 +38,7 @@ from typing import Any
 __all__ = ["Alternative", "Answers", "Edit", "Row", "Whole", "beside", "edit", "read", "source_of"]
 
 _FENCE, _END = "```python", "```"
-_HEAD = re.compile(r"== (?:(right|wrong): (.*)|(.*?)(?: \[([\w-]+)\])?)")
+_HEAD = re.compile(r"== (?:(style|right|wrong): (.*)|(.*?)(?: \[([\w-]+)\])?)")
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,10 @@ class Whole:
     def of(self, reference: Callable, names: Mapping[str, Any] | None = None) -> Callable:
         """Return the answer, made in the reference's module with `names` beside."""
         return _made(reference, self.text, names or {})
+
+    def source(self, reference: Callable) -> str:
+        """Return the text, whatever the reference is."""
+        return self.text
 
 
 def _made(reference: Callable, source: str, names: Mapping[str, Any]) -> Callable:
@@ -130,7 +137,8 @@ def edit(text: str) -> Edit:
 class Row:
     """An entry of a file of answers.
 
-    - `kind`: "mistake", "right" or "wrong"; `name`: that of the mistake, the style, or a phrase of the message;
+    - `kind`: "mistake", "style", "right" or "wrong";
+    - `name`: that of the mistake, what a style costs, what a right answer does, or a phrase of the message;
     - `belief`: the id of the misconception or slip behind a mistake, and `why` it matters;
     - `answers`: one or several that show the same.
     """
@@ -162,9 +170,9 @@ class Answers:
 def read(file: Path) -> Answers:
     """Return the answers in a file such as lesson05/train_step.diff; none without a file.
 
-    A row begins with "== name [belief]", "== right: style" or "== wrong: phrase"; lines behind "# " say why a mistake
-    matters. Its answer follows: an edit, in the form that `edit` takes, or Python between "```python" and "```". If
-    several answers show the same, "or" stands between them.
+    A row begins with "== name [belief]", "== style: cost", "== right: what it does" or "== wrong: phrase"; lines behind
+    "# " say why a mistake matters. Its answer follows: an edit, in the form that `edit` takes, or Python between
+    "```python" and "```". If several answers show the same, "or" stands between them.
     """
     if not file.exists():
         return Answers()

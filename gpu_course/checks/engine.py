@@ -25,7 +25,6 @@ import contextlib
 import functools
 import importlib
 import inspect
-import re
 import sys
 import textwrap
 import threading
@@ -40,7 +39,7 @@ from course_utils import arguments, devices
 from gpu_course import fields, ways
 from gpu_course import solved as store
 from gpu_course.checks import edges
-from gpu_course.checks.answers import Alternative, Edit, Row, beside, edit, source_of
+from gpu_course.checks.answers import Alternative, Row, beside, edit, source_of
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, methods_of
 from gpu_course.checks.child import examine_in_child
 from gpu_course.checks.comparison import shown
@@ -116,7 +115,6 @@ class Exercise:
     def __init__(self, reference: Callable, task: Task) -> None:
         self.reference, self.task = reference, task
         self.lesson, self.name = task.lesson, task.name
-        self.alternatives: list[Alternative] = []
         self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
         self._check: Callable[[Case], None] = _no_check
         self.exempted: dict[str, str] = {}  # edge cases that the check does not exercise, with the reason
@@ -145,20 +143,6 @@ class Exercise:
         for edge in edges.named(*" ".join(names).split()):
             self.exempted[edge] = why if isinstance(why, str) else why[edge]
 
-    def alternative(self, cost: str, answer: Any = None) -> Any:
-        """Register `answer`, or the one below this decorator, as a right answer in another style; it may be an `edit`.
-
-        `cost` says what that style costs, or when to prefer it; `solution()` prints it with the source.
-        """
-        if answer is None:
-            return functools.partial(self.alternative, cost)
-        edited = isinstance(answer, Edit)
-        source = answer.source(self.reference) if edited else source_of(answer)
-        source = re.sub(r"^(def|class) \w+", rf"\1 {self.name}", source)
-        made = answer.of(self.reference) if edited else answer
-        self.alternatives.append(Alternative(cost, made, source))
-        return None
-
     def broken(self, text: str) -> None:
         """Make the stub a broken program to repair: the reference with lines replaced, as `edit` takes them.
 
@@ -167,12 +151,18 @@ class Exercise:
         self.given = edit(text).of(self.reference)
 
     @functools.cached_property
+    def alternatives(self) -> list[Alternative]:
+        """Right answers in other styles, which `solution()` prints behind the reference."""
+        styles = self.stored("style")
+        return [Alternative(row.name, made, row.answers[0].source(self.reference)) for row, made in styles]
+
+    @functools.cached_property
     def mistakes(self) -> list[Mistake]:
         """The known mistakes, in the order of the file beside the reference."""
         return [Mistake(row.name, row.why, answer) for row, answer in self.stored("mistake")]
 
     def stored(self, kind: str) -> list[tuple[Row, Callable]]:
-        """Return the answers of the file beside the reference, each with its row: "mistake", "right" or "wrong"."""
+        """Return the answers of one kind in the file beside the reference, each with its row (`checks.answers`)."""
         return beside(self.reference).of(kind, self.reference)
 
     def check(self, answer: Callable) -> Callable:

@@ -50,8 +50,3 @@ def _(case: Case) -> None:
         case.equal(got, 2 * torch.ones(2).to(device), why="the caller chooses the device, not a name in the function")
     with edges.default_type():
         case.equal(case.call(square, case.device), 2 * square.to(case.device), why="twice `x`, of its type")
-
-
-@double.alternative("works where `x` is, then copies: the same bytes travel, but the device only receives the result")
-def _(x, device):
-    return (2 * x).to(device)

@@ -46,11 +46,3 @@ def _(case: Case) -> None:
         strange = isinstance(got, set) and got - {"fp16", "int8", "bf16", "tf32", "fp8", "fp4"}
         case.fail_if(strange, "returns a format that was not asked for", "the task lists six", got=got)
         case.equal(got, expected)
-
-
-@fast_formats.alternative("the generations in their order: reads like the text, and is longer")
-def _(capability):
-    formats = set()
-    for first, added in ((7, 0), {"fp16"}), ((7, 5), {"int8"}), ((8, 0), {"bf16", "tf32"}), ((8, 9), {"fp8"}):
-        formats |= added if capability >= first else set()
-    return formats | {"fp4"} if capability >= (10, 0) else formats

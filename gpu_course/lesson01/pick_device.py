@@ -67,11 +67,6 @@ def _(case: Case) -> None:
         case.equal(got, torch.device(expected), why="the first kind in `preference` that is usable, else the CPU")
 
 
-@pick_device.alternative("one expression, which also asks no more kinds than it must; the loop is easier to extend")
-def _(preference, usable):
-    return next((torch.device(kind) for kind in preference if usable(kind)), torch.device("cpu"))
-
-
 def _machine(kinds: list[str]) -> Callable[[str], bool]:
     """Return the function `usable` of a machine on which `kinds` and the CPU work; it keeps what it was asked."""
 

@@ -62,10 +62,3 @@ def _(case: Case) -> None:
             atol=0,
             why=f"{latency_us / 1e3:g} ms of latency and {bytes_ms:.6g} ms for the bytes",
         )
-
-
-@copy_time_ms.alternative("everything in seconds, one conversion at the end: a line longer, and harder to get wrong")
-def _(shape, dtype, bandwidth_gbps, latency_us):
-    nbytes = math.prod(shape) * dtype.itemsize
-    seconds = latency_us * 1e-6 + nbytes / (bandwidth_gbps * 1e9)
-    return 1e3 * seconds

@@ -92,8 +92,3 @@ def _(case: Case) -> None:
         case.equal(got, expected, why="the device changes and nothing else: values, types, what is no tensor")
         turned = isinstance(got, dict) and list(got) != list(batch)
         case.fail_if(turned, "puts a dict into another order", "everything else stays as it is", got=list(got))
-
-
-@move_batch.alternative("PyTorch's own walk: it knows more containers, but the module is private and may change")
-def _(batch, device):
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), batch)

@@ -57,9 +57,3 @@ def _(case: Case) -> None:
         case.equal(got, [piece.to(device) for piece in pieces])
         case.budget("copies from the host", copies, 1, "each pays the latency again")
         case.budget("reads or copies back to the host", back, 0, "the lengths are known on the host already")
-
-
-@move_pieces.alternative("no lengths to keep, but every piece travels with padding up to the longest")
-def _(pieces, device):
-    padded = torch.nn.utils.rnn.pad_sequence(pieces, batch_first=True).to(device)
-    return [row[: len(piece)] for row, piece in zip(padded, pieces, strict=True)]

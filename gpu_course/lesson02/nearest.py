@@ -78,8 +78,3 @@ def _(case: Case) -> None:
         )
         expected = ((points.cpu() - query) ** 2).sum(dim=1).argmin().to(device)
         case.equal(got, expected, why="the index, on the device of `points`, by the sum of squared differences")
-
-
-@nearest.alternative("`query.to(points)` takes the dtype too, and the norm adds a square root for each point")
-def _(points, query):
-    return torch.linalg.vector_norm(points - query.to(points), dim=1).argmin()

@@ -89,9 +89,3 @@ def _standard(column: list[float]) -> list[float]:
     mean = math.fsum(column) / len(column)
     std = math.sqrt(math.fsum((value - mean) ** 2 for value in column) / (len(column) - 1))
     return [(value - mean) / std for value in column]
-
-
-@normalise.alternative("makes NaN or noise and overwrites it: right here, but NaN gradients in a backward pass")
-def _(x):
-    scaled = (x - x.mean(dim=0)) / x.std(dim=0)
-    return scaled.masked_fill(x.amin(dim=0) == x.amax(dim=0), 0.0)

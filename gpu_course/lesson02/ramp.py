@@ -51,8 +51,3 @@ def _(case: Case) -> None:
                 torch.linspace(0, 1, columns).expand(rows, columns).to(device),
                 why="each row runs from 0 to 1 in even steps, on the `device` that is asked for",
             )
-
-
-@ramp.alternative("a view: further rows take no memory, but all rows are one, so who writes to one writes to all")
-def _(rows, columns, device):
-    return torch.linspace(0, 1, columns, device=device).expand(rows, columns)

@@ -1,7 +1,6 @@
 """The exercise “Remove a branch and a loop”."""
 
 import torch
-from torch.nn import functional
 
 from gpu_course.checks import Case, edges, exercise
 from gpu_course.common.probes import elsewhere
@@ -136,8 +135,3 @@ def _no_branch(case: Case) -> None:
         "a branch is left: the host reads a value",
         f"{reads} time(s) the host waits for the device: for `if`, `while`, .item() or .tolist()",
     )
-
-
-@huber.alternative("PyTorch has this loss, as one fused operator: look for yours before you write it")
-def _(prediction, target, delta):
-    return functional.huber_loss(prediction, target, reduction="none", delta=delta).mean(dim=1)

@@ -50,9 +50,3 @@ def _(case: Case) -> None:
 def _not_rounded(case: Case, got: object, expected: float) -> None:
     rounded = isinstance(got, float) and any(0 != got == round(expected, digits) != expected for digits in range(1, 5))
     case.fail_if(rounded, "rounds the number", "return it as it is; print it rounded", expected=expected, got=got)
-
-
-@intensity.alternative("three tensors without memory know their bytes, whatever their shapes; it is slower")
-def _(n, k, m, dtype):
-    shapes = (n, k), (k, m), (n, m)
-    return 2 * n * k * m / sum(torch.empty(shape, dtype=dtype, device="meta").nbytes for shape in shapes)

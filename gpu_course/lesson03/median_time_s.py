@@ -111,15 +111,3 @@ def _fails_once(failing: int, kind: type[Exception]) -> Callable[[], None]:
             raise kind("work failed")
 
     return work
-
-
-@median_time_s.alternative("it times the warm-up as well and drops it: shorter, and a few readings of the clock more")
-def _(work, clock, synchronize, warmup, repeats):
-    def once():
-        synchronize()
-        begin = clock()
-        work()
-        synchronize()
-        return clock() - begin
-
-    return statistics.median([once() for _ in range(warmup + repeats)][warmup:])

@@ -73,10 +73,3 @@ def _(case: Case) -> None:
         case.fail_if(not known, 'returns none of "compute", "bandwidth" and "overhead"', got=got)
         parts = f"arithmetic {flops / peak_tflops / 1e9:.3g} ms, memory {nbytes / bandwidth_gbps / 1e6:.3g} ms"
         case.equal(got, expected, why=f"at its peaks: {parts}; measured {time_ms:g} ms")
-
-
-@name_bound.alternative("a further limit, such as the bus, is one entry more in the dict")
-def _(flops, nbytes, time_ms, peak_tflops, bandwidth_gbps):
-    parts_ms = {"bandwidth": nbytes / (bandwidth_gbps * 1e6), "compute": flops / (peak_tflops * 1e9)}
-    longest = max(parts_ms, key=parts_ms.get)
-    return "overhead" if time_ms > 2 * parts_ms[longest] else longest

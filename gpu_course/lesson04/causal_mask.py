@@ -60,9 +60,3 @@ def _(case: Case) -> None:
         sent = case.counts.bytes_h2d
         case.fail_if(sent, f"creates it on the CPU and copies {sent} bytes", "the device can write it: device=device")
         case.equal(got, expected.to(device), why="(time, time), on the `device` that is asked for")
-
-
-@causal_mask.alternative("says the rule itself, and a window or an offset is as easy; two small tensors more")
-def _(time, device):
-    places = torch.arange(time, device=device)
-    return places[:, None] >= places

@@ -125,10 +125,3 @@ def _two_halves(
         learns = all(one.grad is not None or not one.requires_grad for one in half.parameters())
         case.fail_if(not learns, "cuts the gradient", f"the {name} half would never learn")
     case.fail_if(x.requires_grad and x.grad is None, "cuts the gradient", "what made `x` would never learn")
-
-
-@forward_on_two.alternative("a loop over the pieces takes any number of them")
-def _(first, second, x):
-    for piece in (first, second):
-        x = piece(x.to(next(piece.parameters()).device))
-    return x

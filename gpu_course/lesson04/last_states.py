@@ -74,9 +74,3 @@ def _(case: Case) -> None:
         index = torch.tensor(lengths, dtype=torch.int64)
         got = case.call(edges.on(states, device), index.to(device))
         case.equal(got, torch.stack([states[i, length - 1] for i, length in enumerate(lengths)]).to(device))
-
-
-@last_states.alternative("one operator along one dimension; its index must be as wide as a state")
-def _(states, lengths):
-    index = (lengths - 1)[:, None, None].expand(-1, 1, states.shape[2])
-    return states.gather(1, index).squeeze(1)

@@ -126,9 +126,3 @@ def _loads(case: Case, path: Path, device: torch.device, state: dict[str, torch.
         "leaves the model in eval mode",
         "the caller may train the model: only fill and move it",
     )
-
-
-@load_checkpoint.alternative("straight to the device, which for a moment holds the file's tensors beside the model")
-def _(model, path, device):
-    model.to(device).load_state_dict(torch.load(path, map_location=device, weights_only=True))
-    return model

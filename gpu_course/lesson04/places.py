@@ -113,15 +113,3 @@ def _where(model: nn.Module) -> list[torch.device]:
     return [
         value.device for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)
     ]
-
-
-@places.alternative("all that is registered in one go, with its path; a parameter under two names is listed once")
-def _(model):
-    named = [*model.named_parameters(), *model.named_buffers()]
-    for path, module in model.named_modules():
-        named += [(f"{path}.{name}".lstrip("."), value) for name, value in vars(module).items()]
-    by_device = {}
-    for name, value in named:
-        if isinstance(value, torch.Tensor):
-            by_device.setdefault(value.device, []).append(name)
-    return by_device

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.lesson05.resuming import resumes
 
 
@@ -57,21 +57,3 @@ Progress.exempt("it is handed a model, which cannot be kept for later", "second_
 @Progress.checks
 def _(case: Case) -> None:
     resumes(case)
-
-
-Progress.alternative(
-    "asks its own attributes: what is added later is saved as well, whether you wanted it or not",
-    edit("""
-        -        self.parts = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
-        +        self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
-        ...
-        -        state = {name: part.state_dict() for name, part in self.parts.items()}
-        +        state = {name: part.state_dict() for name, part in vars(self).items() if hasattr(part, "state_dict")}
-        ...
-        -        for name, part in self.parts.items():
-        -            part.load_state_dict(state[name])
-        +        for name, part in vars(self).items():
-        +            if hasattr(part, "state_dict"):
-        +                part.load_state_dict(state[name])
-    """),
-)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, edges, edit, exercise
+from gpu_course.checks import Case, edges, exercise
 from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere
 from gpu_course.lesson05.training import DATA, Training, a_loss, batches, follows, models
@@ -131,13 +131,3 @@ def _scaler_in_order(case: Case, text: str) -> None:
     """Fail with what the log shows of the scaler to be wrong, also where an error has ended the step."""
     for pattern, name, why in _DISORDER:
         case.fail_if(re.search(pattern, text), name, why)
-
-
-amp_step.alternative(
-    "the loss outside of autocast, in float32 all the same: whatever a loss of your own consists of, nothing is cast",
-    edit("""
--        loss = F.cross_entropy(model(images).float(), labels)  # of 16 bits it would take the logarithm in 16 bits
-+        logits = model(images)
-+    loss = F.cross_entropy(logits.float(), labels)  # of 16 bits it would take the logarithm in 16 bits
-    """),
-)

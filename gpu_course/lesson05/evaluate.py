@@ -121,11 +121,3 @@ def _keeps_the_model(case: Case) -> None:
     device = edges.supporting(case.device, exact)
     right = (exact.to(device).layers(x.double().to(device)).argmax(dim=1) == y.to(device)).float().mean().item()
     case.equal(case.call(exact, [(x.double(), y)], device, modifies="nothing"), right)
-
-
-@evaluate.alternative("a copy is evaluated, so nothing is to be put back; costs the model's memory once more")
-def _(model, loader, device):
-    twin = copy.deepcopy(model).eval()
-    with torch.inference_mode():
-        hits = [twin(images.to(device)).argmax(dim=1) == labels.to(device) for images, labels in loader]
-    return torch.cat(hits).float().mean().item()

@@ -71,9 +71,3 @@ def _(case: Case) -> None:
         losses = [torch.tensor(value, dtype=dtype, device=device) for value in (0.1, 0.7)]
         expected = torch.tensor((0.1 + 5 * 0.7) / 6, dtype=dtype, device=device)
         case.equal(case.call(losses, [1, 5]), expected, rtol=1e-12 if dtype == torch.float64 else 1e-5)
-
-
-@mean_loss.alternative("one product of vectors, not two launches for each batch; the sizes are copied to the device")
-def _(losses, sizes):
-    weights = torch.tensor(sizes, dtype=losses[0].dtype, device=losses[0].device)
-    return torch.stack(losses) @ weights / sum(sizes)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, edges, edit, exercise
+from gpu_course.checks import Case, edges, exercise
 from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere
 from gpu_course.lesson05.training import DATA, PINNING, Training, batches, follows, loader, models
@@ -87,19 +87,3 @@ def _(case: Case) -> None:
         device = edges.supporting(case.device, model)
         for given in (data, data[::-1], data[:1], iter(data)):
             follows(case, model.to(device), train_epoch, given, device)
-
-
-train_epoch.alternative(
-    "lists, added up at the end: a curve can be drawn of them; as many small tensors are kept",
-    edit("""
-        -    sums, samples = torch.zeros(2, device=device), 0
-        +    losses, right, samples = [], [], 0
-        ...
-        -        sums[0] += loss.detach() * len(labels)  # the device adds, the host only asks it to
-        -        sums[1] += (logits.argmax(dim=1) == labels).sum()
-        +        losses.append(loss.detach() * len(labels))
-        +        right.append((logits.argmax(dim=1) == labels).sum())
-                 samples += len(labels)
-        +    sums = torch.stack([torch.stack(losses).sum(), torch.stack(right).sum()])
-    """),
-)

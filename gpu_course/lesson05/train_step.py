@@ -70,14 +70,3 @@ def _keeps_a_graph(passes: list) -> bool:
     if any(step.graph() is not None for step in passes):
         gc.collect()
     return any(step.graph() is not None for step in passes)
-
-
-@train_step.alternative("a closure: longer, but L-BFGS, which asks for the loss several times a step, needs one")
-def _(model, optimizer, images, labels, device):
-    def closure():
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
-        loss.backward()
-        return loss
-
-    return optimizer.step(closure).detach()

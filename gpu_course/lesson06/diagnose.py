@@ -2,7 +2,7 @@
 
 from collections.abc import Set
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.lesson06.cases import CASES, CAUSES, evidence, lost_ms, original
 
 
@@ -74,12 +74,3 @@ def _left(number: int, causes: set[str]) -> str:
     lost, total = lost_ms(original(number).timeline), original(number).timeline.total_ms
     saved = sum(lost[cause] for cause in causes)
     return f"{(sum(lost.values()) - saved) / (total - saved):.0%}"
-
-
-diagnose.alternative(
-    "sets that nobody can change later: they may be keys of a dict, and members of other sets",
-    edit("""
-        -        6: {"loader", "synchronisation"},
-        +        6: frozenset({"loader", "synchronisation"}),
-    """),
-)

@@ -64,15 +64,3 @@ def _(case: Case) -> None:
             expected,
             why="the same steps, asked for in another order: what is done depends on the step's number alone",
         )
-
-
-@record_steps.alternative("any function of a step is a schedule; then you say yourself when the profile is handed over")
-def _(first, last):
-    def chosen(step):
-        if step == last:
-            return ProfilerAction.RECORD_AND_SAVE
-        if first <= step < last:
-            return ProfilerAction.RECORD
-        return ProfilerAction.WARMUP if step == first - 1 else ProfilerAction.NONE
-
-    return chosen

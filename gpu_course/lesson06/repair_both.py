@@ -97,24 +97,3 @@ def _(case: Case) -> None:
     case.equal(run.got[:2], original(6).got, rtol=1e-5)
     why = f"ms a step, from the end of the first of {steps} steps to the end of the last: that is {steps - 1} steps"
     case.equal(run.got[2], took, rtol=0.08, why=why)
-
-
-@repair_both.alternative("an iterator: the first step stands apart; the step becomes a function of its own")
-def _(model, optimizer, photos, device, clock, synchronize):
-    def step(x, y):
-        x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x / 255), y)
-        loss.backward()
-        optimizer.step()  # leaves the gradients as they are
-        return loss.detach(), torch.stack([p.grad.abs().max() for p in model.parameters()]).max()
-
-    batches = photos.loader(num_workers=8, pin_memory=True)
-    kept = [step(*next(batches))]
-    synchronize()
-    begin_ms = clock()
-    kept += [step(x, y) for x, y in batches]
-    synchronize()
-    step_ms = (clock() - begin_ms) / (len(kept) - 1)
-    losses, largest = (torch.stack(values) for values in zip(*kept, strict=True))
-    return losses.mean().item(), largest.max().item(), step_ms

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.lesson06.cases import original
 from gpu_course.lesson06.repairs import tried
 
@@ -54,14 +54,3 @@ def _(case: Case) -> None:
         reads > 1, f"reads {reads} times", "keep the values on the device: the host reads only once, at the end"
     )
     case.equal(run.got, original(2).got, rtol=1e-5)
-
-
-repair_reads.alternative(
-    "the clipping by hand: two kernels more, and it shows what clip_grad_norm_ does",
-    edit("""
-        -        nn.utils.clip_grad_norm_(model.parameters(), 0.12)  # the norm stays on the device
-        +        gradients = [p.grad for p in model.parameters()]
-        +        norm = torch.stack(torch._foreach_norm(gradients)).norm()
-        +        torch._foreach_mul_(gradients, (0.12 / (norm + 1e-6)).clamp(max=1.0))
-    """),
-)

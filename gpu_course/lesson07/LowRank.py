@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.probes import detached, is_a_module
 
 
@@ -190,12 +190,3 @@ def _equals_by_hand(case: Case, layer: Any, linear: nn.Linear, x: torch.Tensor, 
         atol=1e-4,
         why="what `linear` gives, and up (down x)",
     )
-
-
-LowRank.alternative(
-    "F.linear takes weights as (outputs, inputs), so nothing is transposed; once more two thin products",
-    edit("""
--        return self.linear(x) + x @ self.down.T @ self.up.T  # from left to right: never as large as the weight
-+        return self.linear(x) + nn.functional.linear(nn.functional.linear(x, self.down), self.up)  # from left to right: never as large as the weight
-    """),  # noqa: E501,
-)

@@ -10,7 +10,7 @@ from torch import nn
 
 import simgpu
 from course_utils import data
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.budgets import Floor, over_budget, spend
 from gpu_course.common.probes import state_of, unchanged
 from gpu_course.lesson07.steps import Model, compare_loss, name_gradient, row_gradients, rows_of, token_loss, vector
@@ -38,20 +38,6 @@ def accumulate(model: nn.Module, x: torch.Tensor, y: torch.Tensor, rows: int) ->
         loss.backward()
         total += loss.detach()
     return total
-
-
-accumulate.alternative(
-    "divides once, at the end; every gradient is read and written once more",
-    edit("""
-        -        loss = F.cross_entropy(model(part).flatten(0, 1), target.flatten(), reduction="sum") / count
-        +        loss = F.cross_entropy(model(part).flatten(0, 1), target.flatten(), reduction="sum")
-        ...
-        -    return total
-        +    for parameter in model.parameters():
-        +        parameter.grad /= count
-        +    return total / count
-    """),
-)
 
 
 @dataclasses.dataclass(frozen=True)

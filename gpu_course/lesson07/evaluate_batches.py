@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils import plots
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.budgets import Floor, spend
 from gpu_course.common.probes import named, state_of, unchanged
 
@@ -41,15 +41,6 @@ def evaluate_batches(
             except RuntimeError as error:
                 problems.append(str(error))  # the words, not the error: its traceback holds the tensors
     return losses, problems
-
-
-evaluate_batches.alternative(
-    "no_grad makes no graph either, and what it computes may take part in training later; a little more bookkeeping",
-    edit("""
-        -    with torch.inference_mode():  # no graph, so nothing is kept for a backward pass
-        +    with torch.no_grad():  # no graph, so nothing is kept for a backward pass
-    """),
-)
 
 
 class _Batches:

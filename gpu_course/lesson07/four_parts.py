@@ -36,18 +36,6 @@ def four_parts(model: nn.Module, optimizer: str, saved: list[torch.Tensor]) -> d
     }
 
 
-@four_parts.alternative("one pass over the parameters, so what each one costs stands in one place; longer")
-def _(model, optimizer, saved):
-    found = {"parameters": 0, "gradients": 0, "optimizer": 0, "activations": sum(tensor.nbytes for tensor in saved)}
-    for parameter in model.parameters():
-        found["parameters"] += parameter.nbytes
-        if parameter.requires_grad:
-            found["gradients"] += parameter.nbytes
-            copies = ("SGD", "momentum", "Adam").index(optimizer) + (parameter.itemsize == 2)
-            found["optimizer"] += 4 * copies * parameter.numel()
-    return found
-
-
 class _Scaled(nn.Module):
     """A layer in float64 and numbers in 8 bits, both trained, a frozen layer in 16 bits, and a scale for all."""
 

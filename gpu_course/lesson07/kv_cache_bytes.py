@@ -57,11 +57,5 @@ def _(case: Case) -> None:
         case.equal(got, expected, why=f"tokens for which there is room: {tokens:,}")
 
 
-@kv_cache_bytes.alternative("rounds up with whole numbers alone, which is exact for any size; needs a second look")
-def _(lengths, layers, kv_heads, head_size, dtype, page):
-    room = sum(-(-tokens // page) * page for tokens in lengths)
-    return room * layers * kv_heads * head_size * dtype.itemsize * 2
-
-
 kv_cache_bytes.exempt("a key holds ordinary numbers", "bool", "complex")
 kv_cache_bytes.exempt("a request has tokens or none", "number_negative")

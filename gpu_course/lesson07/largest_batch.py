@@ -36,20 +36,6 @@ def largest_batch(step: Callable[[int], object], limit: int) -> int:
     return fits
 
 
-@largest_batch.alternative("`bisect` halves the range; short, for those who know that False sorts before True")
-def _(step, limit):
-    import bisect
-
-    def fails(size):
-        try:
-            step(size)
-        except torch.OutOfMemoryError:
-            return True
-        return False
-
-    return bisect.bisect_left(range(1, limit + 1), True, key=fails)
-
-
 class _Tries:
     """A training step that takes 3 KiB for each row, and the sizes with which it was called."""
 

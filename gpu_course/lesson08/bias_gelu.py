@@ -34,15 +34,6 @@ def bias_gelu(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
     tl.store(out + row * columns + column, 0.5 * z * (1 + tl.erf(z * 0.70710678)), mask=inside)
 
 
-@bias_gelu.alternative("a pointer moved to the row once: shorter addresses below")
-def _(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
-    x += tl.program_id(0) * x_stride
-    out += tl.program_id(0) * columns
-    column = tl.arange(0, BLOCK)
-    z = tl.load(x + column, mask=column < columns).to(tl.float32) + tl.load(bias + column, mask=column < columns)
-    tl.store(out + column, z * 0.5 * (1 + tl.erf(z / 1.41421356)), mask=column < columns)
-
-
 bias_gelu.exempt(
     KERNEL, "scalar empty permuted huge tiny zero bfloat16 double whole bool complex default_type second_call unchanged"
 )

@@ -39,24 +39,6 @@ __global__ void block_sums(const float* x, float* out, int n) {
 """
 
 
-@block_sums.alternative("shuffles within a warp, then 8 sums: one barrier instead of nine, and harder to read")
-def _():
-    return r"""
-__global__ void block_sums(const float* x, float* out, int n) {
-    __shared__ float part[8];
-    int element = blockIdx.x * blockDim.x + threadIdx.x;
-    float sum = element < n ? x[element] : 0.0f;
-    for (int step = 16; step > 0; step /= 2) sum += __shfl_down_sync(0xffffffffu, sum, step);
-    if (threadIdx.x % 32 == 0) part[threadIdx.x / 32] = sum;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        for (int warp = 1; warp < 8; warp++) sum += part[warp];
-        out[blockIdx.x] = sum;
-    }
-}
-"""
-
-
 block_sums.exempt("it takes no argument", "other_input")
 
 

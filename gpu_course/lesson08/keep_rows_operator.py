@@ -7,7 +7,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from gpu_course.checks import Case, edges, edit, exercise
+from gpu_course.checks import Case, edges, exercise
 from gpu_course.common.probes import elsewhere
 
 
@@ -39,31 +39,6 @@ def keep_rows_operator(name: str) -> torch.library.CustomOpDef:
         return x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])
 
     return keep_rows
-
-
-@keep_rows_operator.alternative("the schema as text, not annotations: for functions that you cannot change")
-def _(name):
-    def keep_rows(x, level, seen):
-        kept = x.mean(1) > level
-        seen += kept
-        return x[kept]
-
-    def fake(x, level, seen):
-        return x.new_empty((torch.library.get_ctx().new_dynamic_size(), x.shape[1]))
-
-    schema = "(Tensor x, float level, Tensor(a!) seen) -> Tensor"
-    operator = torch.library.custom_op(name, keep_rows, mutates_args=("seen",), schema=schema)
-    operator.register_fake(fake)
-    return operator
-
-
-keep_rows_operator.alternative(
-    "PyTorch's fake of indexing makes a dynamic size itself; where no fake can repeat the body, ask for one",
-    edit("""
-        -        return x.new_empty(torch.library.get_ctx().new_dynamic_size(), x.shape[1])
-        +        return x[x.mean(1) > level]
-    """),
-)
 
 
 _UNSEEN = "torch.compile may then reorder or drop it, and autograd does not notice: mutates_args"

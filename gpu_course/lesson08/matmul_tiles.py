@@ -42,22 +42,6 @@ def matmul_tiles(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.
     tl.store(out + rows[:, None] * N + columns[None, :], total, mask=mask)
 
 
-@matmul_tiles.alternative("pointers that walk along K: fewer multiplications in the loop, harder to check")
-def _(a, b, out, M, N, K, a_row, a_column, b_row, b_column, TILE: tl.constexpr):
-    side = tl.arange(0, TILE)
-    rows, columns = (tl.program_id(0) * TILE + side)[:, None], (tl.program_id(1) * TILE + side)[None, :]
-    a += rows * a_row + side[None, :] * a_column
-    b += side[:, None] * b_row + columns * b_column
-    total = tl.zeros((TILE, TILE), dtype=tl.float32)
-    for rest in range(K, 0, -TILE):
-        left = tl.load(a, mask=(rows < M) & (side[None, :] < rest), other=0.0)
-        right = tl.load(b, mask=(side[:, None] < rest) & (columns < N), other=0.0)
-        total = tl.dot(left, right, acc=total, input_precision="ieee")
-        a += TILE * a_column
-        b += TILE * b_row
-    tl.store(out + rows * N + columns, total, mask=(rows < M) & (columns < N))
-
-
 matmul_tiles.exempt(KERNEL, "scalar empty huge zero tied formats default_type second_call unchanged")
 matmul_tiles.exempt(
     "sizes and strides are small numbers above 0, and a factor is any number",

@@ -32,15 +32,6 @@ def scale_add(x, x_stride, y, out, n, factor, BLOCK: tl.constexpr):
     tl.store(out + element, scaled + tl.load(y + element, mask=inside), mask=inside)
 
 
-@scale_add.alternative("every program goes on by the whole grid: any number of programs is right, more code")
-def _(x, x_stride, y, out, n, factor, BLOCK: tl.constexpr):
-    for start in range(tl.program_id(0) * BLOCK, n, tl.num_programs(0) * BLOCK):
-        element = start + tl.arange(0, BLOCK)
-        inside = element < n
-        total = factor * tl.load(x + element * x_stride, mask=inside) + tl.load(y + element, mask=inside)
-        tl.store(out + element, total, mask=inside)
-
-
 scale_add.exempt(KERNEL, "scalar empty permuted huge tiny zero tied formats default_type second_call unchanged")
 scale_add.exempt("sizes and strides are small numbers above 0, and a factor is any number", "number_large limit")
 

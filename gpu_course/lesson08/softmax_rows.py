@@ -33,14 +33,6 @@ def softmax_rows(x, out, columns, x_stride, BLOCK: tl.constexpr):
     tl.store(out + row * columns + column, powers / tl.sum(powers, axis=0), mask=inside)
 
 
-@softmax_rows.alternative("tl.where after the powers instead of `other`: for functions that -inf does not make 0")
-def _(x, out, columns, x_stride, BLOCK: tl.constexpr):
-    column = tl.arange(0, BLOCK)
-    values = tl.load(x + tl.program_id(0) * x_stride + column, mask=column < columns, other=-1e30)
-    powers = tl.where(column < columns, tl.exp(values - tl.max(values, axis=0)), 0.0)
-    tl.store(out + tl.program_id(0) * columns + column, powers / tl.sum(powers, axis=0), mask=column < columns)
-
-
 softmax_rows.exempt(KERNEL, "scalar empty permuted tiny zero tied formats default_type second_call unchanged")
 softmax_rows.exempt(
     "sizes and strides are small numbers above 0, and a factor is any number",

@@ -3,7 +3,7 @@
 import torch
 
 import kernelcheck
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import KERNEL
 from gpu_course.common.launching import in_blocks, launch
 
@@ -33,15 +33,6 @@ def adamw(weights, grad, mean, square, n, lr, beta1, beta2, eps, decay, correcti
     tl.store(weights + element, w * (1 - lr * decay) - lr * step, mask=inside)
     tl.store(mean + element, m, mask=inside)
     tl.store(square + element, v, mask=inside)
-
-
-adamw.alternative(
-    "the order in which PyTorch computes: one root of a number, and not one more of a block",
-    edit("""
-        -    step = m / correction1 / (tl.sqrt(v / correction2) + eps)
-        +    step = m / correction1 / (tl.sqrt(v) / tl.sqrt(correction2) + eps)
-    """),
-)
 
 
 adamw.exempt(

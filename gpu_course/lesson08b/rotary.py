@@ -3,7 +3,7 @@
 import torch
 
 import kernelcheck
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import KERNEL
 from gpu_course.common.launching import in_blocks, launch
 
@@ -30,15 +30,6 @@ def rotary(x, positions, token_stride, head_stride, base, HALF: tl.constexpr):
     first, second = tl.load(x + i), tl.load(x + HALF + i)
     tl.store(x + i, first * tl.cos(angle) - second * tl.sin(angle))
     tl.store(x + HALF + i, second * tl.cos(angle) + first * tl.sin(angle))
-
-
-rotary.alternative(
-    "natural powers: nearer to the formula, one multiplication more in the hardware",
-    edit("""
-        -    angle = tl.load(positions + token) * tl.exp2(-i / HALF * tl.log2(base))
-        +    angle = tl.load(positions + token) * tl.exp(-i / HALF * tl.log(base))
-    """),
-)
 
 
 rotary.exempt(

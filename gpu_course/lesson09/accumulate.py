@@ -1,6 +1,5 @@
 """The exercise “Accumulate with one synchronisation”."""
 
-import contextlib
 from collections.abc import Callable
 
 from torch.nn.parallel import DistributedDataParallel
@@ -64,11 +63,3 @@ def _(case: Case) -> None:
         number = f"{count} micro-batch{'es' if count > 1 else ''}"
         describe(case, f"accumulate(model, {number}, {cases.loss_of(count).__name__})", 2)
         training.check_accumulated(case, [rank[index] for rank in ranks], count)
-
-
-@accumulate.alternative("one loop and no helper; the condition takes a moment to read")
-def one_loop(model: DistributedDataParallel, batches: list, loss_fn: Callable) -> None:
-    model.zero_grad()
-    for place, (x, y) in enumerate(batches, 1):
-        with model.no_sync() if place < len(batches) else contextlib.nullcontext():
-            (loss_fn(model(x), y) / len(batches)).backward()

@@ -57,13 +57,3 @@ def _(case: Case) -> None:
     for index, words in enumerate(cases.KINDS.values()):
         describe(case, f"average_gradients(model), {words}", 3)
         check_average(case, [rank[index] for rank in ranks])
-
-
-@average_gradients.alternative("one all-reduce, so one latency, but a copy of all gradients; DDP's buckets lie between")
-def one_vector(model: nn.Module) -> None:
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    given = [torch.zeros_like(one) if one.grad is None else one.grad for one in trained]
-    flat = torch.cat([gradient.flatten() for gradient in given])
-    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
-    for parameter, mean in zip(trained, flat.split([one.numel() for one in trained]), strict=True):
-        parameter.grad = mean.view_as(parameter).clone()

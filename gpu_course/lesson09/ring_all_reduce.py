@@ -89,18 +89,3 @@ def _check_ring(case: Case, group: list[torch.Tensor], call: Call, rank: int) ->
         f"the result is right, but rank {rank} sends to rank {others[0] if others else ''}",
         "in a ring each rank sends to its right neighbour only: every link is busy in every step",
     )
-
-
-@ring_all_reduce.alternative("`batch_isend_irecv` starts both messages together; NCCL can run them as one operation")
-def exchanges_in_batches(x: torch.Tensor) -> torch.Tensor:
-    rank, n = dist.get_rank(), dist.get_world_size()
-    whole = x.clone()
-    parts = whole.tensor_split(n)  # views: what is written into a part is in the whole
-    for step in range(2 * (n - 1)):
-        give, take = parts[(rank - step) % n], parts[(rank - step - 1) % n]
-        came = torch.empty_like(take)
-        both = [dist.P2POp(dist.isend, give, (rank + 1) % n), dist.P2POp(dist.irecv, came, (rank - 1) % n)]
-        for work in dist.batch_isend_irecv(both):
-            work.wait()
-        take.copy_(take + came if step < n - 1 else came)
-    return whole

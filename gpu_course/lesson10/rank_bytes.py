@@ -1,6 +1,6 @@
 """The exercise “Memory of a rank”."""
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 
 # ---- what a rank holds
 
@@ -68,20 +68,3 @@ def _(case: Case) -> None:
             case.equal(got[owner], float(right[owner]), why=f"these are the bytes of the {owner}")
         if not same:
             case.equal(got, right)
-
-
-rank_bytes.alternative(
-    "the owners in one table: shorter, and the stages stand beside each other",
-    edit("""
-        -    return {
-        -        "parameters": 2 * (held / (data if stage >= 3 else 1) + gathered),
-        -        "gradients": 2 * held / (data if stage >= 2 else 1),
-        -        "optimizer": 12 * held / (data if stage >= 1 else 1),
-        -        "activations": mine * kept * pipeline,  # as many micro-batches as ranks
-        -    }
-        +    table = {"parameters": (2, 3), "gradients": (2, 2), "optimizer": (12, 1)}
-        +    found = {owner: each * held / data ** (stage >= least) for owner, (each, least) in table.items()}
-        +    found["parameters"] += 2 * gathered
-        +    return found | {"activations": mine * kept * pipeline}
-    """),
-)

@@ -78,12 +78,3 @@ def _(case: Case) -> None:
             "returns views of the whole tensor",
             "torch.save writes all of the storage behind a view: each file would be as large as the model",
         )
-
-
-@reshard.alternative("never holds the whole tensor: for one that no machine could hold")
-def by_rows(files, n):
-    names = sorted(files, key=lambda name: int(name.removeprefix("rank")))
-    rows = [row for name in names for row in files[name].unbind()]
-    each = -(-len(rows) // n)
-    cuts = [rows[rank * each : (rank + 1) * each] for rank in range(n)]
-    return [torch.stack(cut) if cut else files[names[0]][:0].clone() for cut in cuts]

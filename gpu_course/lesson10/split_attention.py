@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from course_utils import counting
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import check_call, describe, on_ranks
 
@@ -176,15 +176,3 @@ def _check_attended(case: Case, ranks: list[dict], right: torch.Tensor, gradient
         (backward > size, hands.format(backward, "backward", size), once),
     ):  # fmt: skip
         case.fail_if(when, f"the result is right, but {name}", why)
-
-
-split_attention.alternative(
-    "one product for q, k and v, which is faster; the view says how the rows lie",
-    edit("""
-        -    weights, biases = qkv.weight.chunk(3), qkv.bias.chunk(3)  # of q, of k, of v
-        -    mine = [F.linear(x, w.chunk(n)[rank], b.chunk(n)[rank]) for w, b in zip(weights, biases, strict=True)]
-        +    whole = qkv.weight, qkv.bias
-        +    weight, bias = (tensor.unflatten(0, (3, n, -1))[:, rank].flatten(0, 1) for tensor in whole)
-        +    mine = F.linear(x, weight, bias).chunk(3, dim=-1)
-    """),
-)

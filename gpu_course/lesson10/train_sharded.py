@@ -12,7 +12,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn import functional as F
 
-from gpu_course.checks import Case, difference, edit, exercise
+from gpu_course.checks import Case, difference, exercise
 from gpu_course.common.exemptions import RANKS
 from gpu_course.common.ranks import check_call, on_ranks
 from gpu_course.lesson10.sharding import sharded_over
@@ -177,13 +177,4 @@ train_sharded.broken(
     +        for p in model.parameters():
     +            p.grad *= (0.5 / norm).clamp(max=1.0)
     """
-)
-train_sharded.alternative(
-    "units of two blocks: fewer messages, but twice as many bytes gathered at once",
-    edit("""
-        -    for block in model.blocks:  # each is gathered by itself, and freed behind it
-        -        fully_shard(block, mesh=mesh)
-        +    for pair in zip(model.blocks[::2], model.blocks[1::2]):
-        +        fully_shard(list(pair), mesh=mesh)
-    """),
 )

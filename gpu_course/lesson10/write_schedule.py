@@ -69,13 +69,3 @@ def _(case: Case) -> None:
             "while the first micro-batch is on its way, a rank can do the next",
             got=text,
         )
-
-
-@write_schedule.alternative("shorter: the order that the rule gives, sorted by when each action would begin")
-def by_time(ranks: int, micro: int) -> str:
-    lines = []
-    for rank in range(ranks):
-        forward = [(max(0, number - (ranks - 1 - rank)), 0, f"F{number}") for number in range(micro)]
-        backward = [(number, 1, f"B{number}") for number in range(micro)]
-        lines.append(" ".join(word for *_, word in sorted(forward + backward, key=lambda row: row[:2])))
-    return "\n".join(lines)

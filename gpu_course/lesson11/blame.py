@@ -5,7 +5,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.lesson11.flight import DUMPS, Hang, programs
 
 
@@ -87,18 +87,3 @@ def _with_messages(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:
         message = {**first, "profiling_name": f"gloo:{way}", "is_p2p": True, "p2p_seq_id": 1}
         changed[rank] = {**dumps[rank], "entries": [first, message, *rest]}
     return changed
-
-
-blame.alternative(
-    "counts with Counter, which wants hashable kinds: as text they are; a little slower",
-    edit('''
-             """Return the rank to blame for a hang, and the call and line where it differs."""
-        +    from collections import Counter
-        ...
-        -        return entry and (entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"])
-        +        return entry and str((entry["profiling_name"], entry["input_sizes"], entry["input_dtypes"]))
-        ...
-        -        usual = max(kinds, key=kinds.count)
-        +        usual = Counter(kinds).most_common(1)[0][0]
-    '''),
-)

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import PROGRAM
 from gpu_course.lesson11.silent import Features
 from gpu_course.lesson11.watched import Batches, Passes, lets_errors_out, stepped, trained
@@ -104,12 +104,3 @@ def _(case: Case) -> None:
     trained(case, model, right)
     passes.once(case, rows=32)
     lets_errors_out(case, *features(), [batches[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)
-
-
-fine_tune.alternative(
-    "the optimizer gets only the head: shorter, and the order of the lines no longer matters",
-    edit("""
-        -    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-        +    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
-    """),
-)

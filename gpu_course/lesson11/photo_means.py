@@ -98,15 +98,3 @@ def _(case: Case) -> None:
             "a damaged photograph no longer reaches the caller: repair the cause instead",
         )
     case.fail_if(processes != 1, f"reads in {processes} processes, not in 1", chosen)
-
-
-@photo_means.alternative("what is kept is a number for each photograph: worth it where they are asked for again")
-def _(archive, workers):
-    read = {}
-
-    def mean_of(index):
-        if index not in read:
-            read[index] = archive.decode(index).float().mean().item()
-        return read[index]
-
-    return torch.tensor(list(DataLoader(Samples(len(archive), mean_of), batch_size=None, num_workers=workers)))

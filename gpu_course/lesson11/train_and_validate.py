@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.budgets import Floor, over_budget, spend
 from gpu_course.common.exemptions import PROGRAM
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
@@ -107,27 +107,3 @@ def _(case: Case) -> None:
         "the next training step would fail: record no graph instead",
     )
     lets_errors_out(case, classifier(), [], [held_out[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)
-
-
-train_and_validate.alternative(
-    "this makes the graph of one batch and drops it: it takes more time and memory than no_grad",
-    edit("""
-        -    with torch.no_grad():  # else each loss keeps the activations of its batch
-        +    if True:  # else each loss keeps the activations of its batch
-                 for x, y in held_out:
-        -            losses.append(F.cross_entropy(model(x.to(device)), y.to(device), reduction="none"))
-        +            losses.append(F.cross_entropy(model(x.to(device)), y.to(device), reduction="none").detach())
-    """),
-)
-train_and_validate.alternative(
-    "the list holds Python numbers: the host waits for the device at each batch",
-    edit("""
-        -    with torch.no_grad():  # else each loss keeps the activations of its batch
-        +    with torch.inference_mode():  # else each loss keeps the activations of its batch
-                 for x, y in held_out:
-        -            losses.append(F.cross_entropy(model(x.to(device)), y.to(device), reduction="none"))
-        -    return torch.cat(losses).tolist()
-        +            losses.extend(F.cross_entropy(model(x.to(device)), y.to(device), reduction="none").tolist())
-        +    return losses
-    """),
-)

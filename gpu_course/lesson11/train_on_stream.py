@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import PROGRAM
 from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out, stepped, trained
 
@@ -100,14 +100,3 @@ def _(case: Case) -> None:
     trained(case, model, right)
     passes.once(case, rows=8)
     lets_errors_out(case, echo(), [pieces[0], (torch.ones(2, 3).long(), torch.ones(2, 3))], case.device)
-
-
-train_on_stream.alternative(
-    "the state is cut where it enters: also right where the caller hands a state over",
-    edit("""
-        -        output, state = model(x.to(device), state)
-        -        state = state.detach()  # the numbers go on, their history ends
-        +        before = None if state is None else state.detach()
-        +        output, state = model(x.to(device), before)
-    """),
-)

@@ -1,7 +1,6 @@
 """The exercise “A loss that is inf”."""
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from gpu_course.checks import Case, edges, exercise
@@ -104,22 +103,3 @@ def _(case: Case) -> None:
         case.fail_if(far, "takes other steps", "each one is lr times the gradient of its own batch's loss, and no more")
         passes.once(case, rows=30)
     lets_errors_out(case, embedding(), [batches[0], (torch.ones(2, 3), torch.ones(2, 3))], case.device)
-
-
-@train_pairs.alternative("each row is a classification, and its class is the number of the row: this is its usual name")
-def _(model: nn.Module, batches: list, device: torch.device) -> list[float]:
-    """Take a step on each batch in float16, and return the mean loss of each step."""
-    model.to(device)
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)
-    scaler = torch.amp.GradScaler(device.type, init_scale=64.0)
-    losses = []
-    for left, right in batches:
-        optimizer.zero_grad()
-        with torch.autocast(device.type, dtype=torch.float16):
-            scores = model(left.to(device)) @ model(right.to(device)).T  # (pairs, pairs)
-            loss = F.cross_entropy(scores, torch.arange(len(scores), device=device))
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        losses.append(loss.item())
-    return losses

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import PROGRAM
 from gpu_course.lesson11.tagging import tagger, texts
 from gpu_course.lesson11.watched import Passes, lets_errors_out, stepped, trained
@@ -97,14 +97,3 @@ def _(case: Case) -> None:
         )
         case.fail_if(copies > 1, "takes the loss to the CPU", "the host would wait for it at each step")
         lets_errors_out(case, tagger(), [batches[2], (torch.zeros(2, 2), torch.zeros(2, 2).long())], case.device)
-
-
-train_tagger.alternative(
-    "the words alone, chosen by a mask; its length is a value, so the host waits at each step",
-    edit("""
-        -        logits = model(words)  # (texts, length, 3): three classes
-        -        loss = F.cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=-1)
-        +        there = tags >= 0
-        +        loss = F.cross_entropy(model(words)[there], tags[there])
-    """),
-)

@@ -5,7 +5,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import PROGRAM
 from gpu_course.common.ranks import check_call, describe, on_ranks
 from gpu_course.lesson11 import stuck as cases
@@ -102,16 +102,3 @@ def _check_ranks(case: Case, nprocs: int) -> None:
             case.equal(done.value, taken, why=f"on rank {rank}: so many steps have a finite loss on all ranks")
             case.equal(weights, right, rtol=1e-3, why=f"the weights of rank {rank}")
         case.fail_if(seen["swallows"], "swallows errors", "another error no longer reaches the caller")
-
-
-train_together.alternative(
-    "if one loss is not finite, their sum is not: so the sum alone is enough",
-    edit("""
-        -        bad = (~torch.isfinite(loss)).float()
-        -        dist.all_reduce(bad, op=dist.ReduceOp.MAX)  # all ranks decide the same
-        -        if bad:
-        +        total = loss.detach().clone()
-        +        dist.all_reduce(total)
-        +        if not total.isfinite():
-    """),
-)

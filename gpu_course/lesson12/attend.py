@@ -92,13 +92,3 @@ def _slowly(x: torch.Tensor, weight: torch.Tensor, heads: int) -> torch.Tensor:
             scores = (q[:, position, None] * k[:, : position + 1]).sum(-1) / size**0.5
             mixed[:, position, rows] = (scores.softmax(-1)[..., None] * v[:, : position + 1]).sum(1)
     return mixed
-
-
-@attend.alternative("each step in sight, but scores and mask, (time × time) for each head, are in memory")
-def _(x, qkv, heads):
-    batch, time, width = x.shape
-    q, k, v = (part.view(batch, time, heads, -1).transpose(1, 2) for part in qkv(x).chunk(3, dim=2))
-    scores = q @ k.transpose(2, 3) / (width // heads) ** 0.5
-    later = torch.ones(time, time, dtype=torch.bool, device=x.device).triu(1)
-    mixed = scores.masked_fill(later, float("-inf")).softmax(dim=-1) @ v
-    return mixed.transpose(1, 2).flatten(2)

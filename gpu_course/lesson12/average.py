@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import RANKS
 from gpu_course.common.gradients import averaged, check_average, odd, plain
 from gpu_course.common.ranks import describe, on_ranks
@@ -66,10 +66,3 @@ def _(case: Case) -> None:
 
 _KINDS = partial(nn.Linear, 3, 2), plain, odd
 _WORDS = "one layer", "three layers", "a layer used twice, a transposed weight, and a number of 64 bits"
-average.alternative(
-    "keeps no second copy: the gradients themselves become views of one vector, as DDP's buckets do",
-    edit("""
-        -        gradient.copy_(part.view_as(gradient))
-        +        gradient.set_(part.view_as(gradient))
-    """),
-)

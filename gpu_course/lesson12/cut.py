@@ -2,7 +2,7 @@
 
 import torch
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere
 
@@ -57,12 +57,3 @@ def _(case: Case) -> None:
             f"the result is right, but {counts.bytes_h2d} bytes travel for {expected.numel()} of text",
             "a number of 8 bytes for each byte: make it wide on the device",
         )
-
-
-cut.alternative(
-    "no index tensor, and windows that are a view; but as_strided-like views of a whole text are easy to get wrong",
-    edit("""
-        -    windows = text[starts[..., None] + torch.arange(context + 1)]  # on the host, still bytes
-        +    windows = text.unfold(0, context + 1, 1)[starts]  # on the host, still bytes
-    """),
-)

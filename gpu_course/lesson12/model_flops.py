@@ -3,7 +3,7 @@
 import torch
 
 from course_utils import counting
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.lesson12.program import case_of, given
 
 
@@ -42,12 +42,3 @@ def _(case: Case) -> None:
     forward = [2 * long * wide * each for each in (3 * wide, wide, 4 * wide, 4 * wide, long, long)] * 96
     expected = 64 * 3 * sum([*forward, 2 * long * wide * 256])
     case.equal(case.call(wide, 96, long, 64), expected, rtol=0, atol=0, why="integers in Python are exact")
-
-
-model_flops.alternative(
-    "layer by layer: longer, but it shows where they are",
-    edit("""
--    weights = layers * 12 * width**2 + 256 * width
-+    weights = layers * sum(a * b for a, b in ((width, 3 * width), (width, width), (width, 4 * width), (4 * width, width))) + 256 * width
-    """),  # noqa: E501,
-)

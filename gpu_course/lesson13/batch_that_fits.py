@@ -95,13 +95,3 @@ def _(case: Case) -> None:
             f"the result is right, but it takes {tried} runs, and {limit} are enough",
             "each try is a run of your program: double the batch, then halve the range that is left",
         )
-
-
-@batch_that_fits.alternative("Python's bisect searches the range: fewer lines, once the range is found")
-def _(peak_of, capacity, room):
-    from bisect import bisect_right
-
-    high = 1
-    while peak_of(high, 2) + room <= capacity:
-        high *= 2
-    return bisect_right(range(1, high), capacity - room, key=lambda batch: peak_of(batch, 2))

@@ -142,17 +142,3 @@ _TASKS = (
     ((_offer("a step and a part", 2, 1.0, 1800.0, batch=100),), 250, 0.55, 9.0),
     ((_offer("fast", price=2.5, step_s=0.9), _offer("slow", price=0.5, step_s=3.6)), 10_000, 1.1, 10.0),
 )
-
-
-@cheapest.alternative("a function of its own for the hours: you can call and test it for one offer")
-def _(offers: list, samples: int, deadline_h: float, budget: float) -> str:
-    """Return the name of the cheapest offer within both limits; "" if none is."""
-
-    def hours(offer: Offer) -> float:
-        steps = math.ceil(samples / (offer.batch * offer.gpus))
-        step_s = max(offer.step_s + offer.message_s, offer.load_s * offer.gpus)
-        return offer.start_h + steps * step_s / 3600
-
-    costs = {offer.name: hours(offer) * offer.gpus * offer.price for offer in offers if hours(offer) <= deadline_h}
-    within = {name: cost for name, cost in costs.items() if cost <= budget}
-    return min(within, key=within.__getitem__, default="")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import TRAINING
 
 
@@ -181,13 +181,3 @@ def _(case: Case) -> None:
         if isinstance(case.returned, bool):
             why = f"it returns {case.returned}, and a test fails by an error alone: write `assert` there, not `return`"
         case.fail_if(error is None, f"passes, though the layer is broken: {fault}", why)
-
-
-device_test.alternative(
-    "assert_close compares the devices, too: one line does both",
-    edit("""
-        -    assert result.device == device
-        -    torch.testing.assert_close(result.cpu(), expected)
-        +    torch.testing.assert_close(result, expected.to(device))
-    """),
-)

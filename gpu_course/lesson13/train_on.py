@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 from gpu_course.common.exemptions import TRAINING
 from gpu_course.common.probes import elsewhere, same_parameters
 
@@ -122,17 +122,3 @@ def _slowly(model: nn.Module, batches: list) -> float:
                 parameter -= 0.1 * parameter.grad
         total += loss.item()
     return total / len(batches)
-
-
-train_on.alternative(
-    "keep all losses and stack them at the end: a few bytes a step, and you can plot them",
-    edit("""
-        -    total = torch.zeros((), device=device)
-        +    losses_of_steps = []
-        ...
-        -        total += loss.detach()
-        -    return total.item() / len(batches)
-        +        losses_of_steps.append(loss.detach())
-        +    return torch.stack(losses_of_steps).mean().item()
-    """),
-)

@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from gpu_course.checks import Case, edges, edit, exercise
+from gpu_course.checks import Case, edges, exercise
 from gpu_course.common.tracing import Alone, breaks, traced
 
 
@@ -95,12 +95,3 @@ def _(case: Case) -> None:
         "is compiled again for another x of the same shape",
         "a decision that Python takes is a guard: when it changes, the function is compiled again",
     )
-
-
-clip.alternative(
-    "torch.where chooses between two finished results: any condition will do, but both sides are always computed",
-    edit("""
-        -    return centred * (limit / length.clamp(min=limit))  # the factor is 1 where x is short enough
-        +    return torch.where(length > limit, centred * (limit / length), centred)
-    """),
-)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from gpu_course.checks import Case, edges, edit, exercise
+from gpu_course.checks import Case, edges, exercise
 
 
 @dataclass(frozen=True)
@@ -127,17 +127,3 @@ def _(case: Case) -> None:
         said = ", ".join(f"{name} gains {gain:.2f} times" for name, gain in gains.items())
         case.equal(got, max(gains, key=gains.__getitem__), why=f"on {card}: {said}")
     edges.note("order", "second_call")
-
-
-most_gained.alternative(
-    "a loop keeps the best so far: longer, and it can also say by how much",
-    edit("""
-        -    return max(programs, key=lambda program: seconds(program.eager) / seconds(program.compiled)).name
-        +    best, most = "", 0.0
-        +    for program in programs:
-        +        gain = seconds(program.eager) / seconds(program.compiled)
-        +        if gain > most:
-        +            best, most = program.name, gain
-        +    return best
-    """),
-)

@@ -56,17 +56,3 @@ def _(case: Case) -> None:
             why=f"one kernel reads {', '.join(outside) or 'nothing'} and writes {written or 'nothing'}",
         )
     edges.note("order")
-
-
-@moved.alternative("a loop follows the kernel operator by operator: longer, and you can print each step")
-def _(operators, kept, nbytes):
-    separate, fused, known = 0, 0, set()
-    for inputs, output in operators:
-        for name in inputs:
-            separate += nbytes[name]
-            if name not in known:  # from outside, for the first time
-                fused += nbytes[name]
-                known.add(name)
-        separate += nbytes[output]
-        known.add(output)
-    return separate, fused + sum(nbytes[name] for name in kept)

@@ -94,13 +94,3 @@ def _(case: Case) -> None:
             "the results are those of the compiled function",
         )
     edges.note("second_call", "order")
-
-
-@one_graph.alternative("says which dimension changes: all others stay numbers, which the compiler can use")
-def _(function, batches, backend):
-    compiled = torch.compile(function, backend=backend)
-    results = []
-    for batch in batches:
-        torch._dynamo.mark_dynamic(batch, 0)
-        results.append(compiled(batch))
-    return results

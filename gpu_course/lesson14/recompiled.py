@@ -40,20 +40,6 @@ def recompiled(function: Callable, calls: list) -> list[int]:
     return again
 
 
-@recompiled.alternative("PyTorch's tests have such a backend: CompileCounter counts graphs, but is not for the public")
-def _(function, calls):
-    from torch._dynamo.testing import CompileCounter
-
-    counter, again = CompileCounter(), []
-    compiled = torch.compile(function, backend=counter)
-    for number, args in enumerate(calls):
-        before = counter.frame_count
-        compiled(*args)
-        if number > 0 and counter.frame_count != before:
-            again.append(number)
-    return again
-
-
 recompiled.exempt("of a tensor, its shape and format count here", "huge", "tiny", "not_finite", "zero", "negative")
 recompiled.exempt("CPU tensors, on every machine", "elsewhere", "surroundings")
 recompiled.exempt("two formats are enough", "half", "bfloat16", "whole", "bool", "complex")

@@ -1,6 +1,5 @@
 """Can an exercise be read at a sitting, module, mistakes and wrong answers together?"""
 
-import ast
 import re
 import statistics
 from pathlib import Path
@@ -17,14 +16,10 @@ def lines(text):
 def cost(file):
     """Return the lines of an exercise that are not empty, but for those of right answers in other styles."""
     module, rows = file.read_text(encoding="utf-8"), file.with_suffix(".diff").read_text(encoding="utf-8")
-    parts = module.splitlines()
-    for node in ast.parse(module).body:
-        began = [*getattr(node, "decorator_list", []), *filter(None, [getattr(node, "value", None)])]
-        if any(re.match(r"\w+\.alternative\(", ast.unparse(one)) for one in began):
-            first = min(node.lineno, *(one.lineno for one in began))
-            parts[first - 1 : node.end_lineno] = [""] * (node.end_lineno - first + 1)
-    answers = [row for row in re.split(r"^(?=== )", rows, flags=re.MULTILINE) if not row.startswith("== right: ")]
-    return lines("\n".join(parts)) + sum(map(lines, answers))
+    answers = [
+        row for row in re.split(r"^(?=== )", rows, flags=re.MULTILINE) if not re.match("== (style|right): ", row)
+    ]
+    return lines(module) + sum(map(lines, answers))
 
 
 def test_an_exercise_can_be_read_at_a_sitting():
@@ -36,9 +31,12 @@ def test_an_exercise_can_be_read_at_a_sitting():
 
 
 def test_lines_of_other_styles_and_empty_ones_do_not_count(tmp_path):
-    module = "@one.alternative('it costs more')\ndef _(x):\n    return +x\n\n\ndef one(x):\n    return x\n"
-    (tmp_path / "one.py").write_text(module, encoding="utf-8")
-    (tmp_path / "one.diff").write_text(
-        "== forgets [a]\n# why\n~ x → 1\n\n== right: adds\n~ x → +x\n\n== wrong: p\n~ x → 2\n", encoding="utf-8"
+    (tmp_path / "one.py").write_text("\n\ndef one(x):\n    return x\n", encoding="utf-8")
+    rows = (
+        "forgets [a]\n# why\n~ x → 1",
+        "style: it costs more\n~ x → +x",
+        "right: adds\n~ x → 0 + x",
+        "wrong: p\n~ x → 2",
     )
+    (tmp_path / "one.diff").write_text("\n\n".join(f"== {row}" for row in rows), encoding="utf-8")
     assert cost(tmp_path / "one.py") == 2 + 3 + 2

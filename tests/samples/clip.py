@@ -2,7 +2,7 @@
 
 import torch
 
-from gpu_course.checks import Case, edit, exercise
+from gpu_course.checks import Case, exercise
 
 HINTS = ("What limits a value from both sides?", "A tensor has a method for it.", "Its name is `clamp`: min, then max.")
 
@@ -26,9 +26,3 @@ def _(case: Case) -> None:
         case.fail_if(case.counts.host_reads, "lets the host read values", "it waits for the device each time")
         expected = [max(-limit, min(limit, value)) for value in values]
         case.equal(got, torch.tensor(expected).to(case.device))
-
-
-clip.alternative(
-    "two calls, one for each side",
-    edit("~ clamp(-limit, limit) → clamp(max=limit).clamp(min=-limit)"),
-)
