@@ -85,7 +85,7 @@ def with_stubs(notebook: NotebookNode, package: Path) -> NotebookNode:
         name, check = checked(cell), CHECK.match(cell.source)
         module = package / f"lesson{check['lesson'] if check else ''}" / f"{name}.py"
         if name and module.exists():
-            wanted = stub(module.read_text(encoding="utf-8"), name)
+            wanted = stub(module, name)
             if not cells or cells[-1].cell_type != "code" or checked(cells[-1]):
                 cells.append(v4.new_code_cell(wanted, id=name.lower().replace("_", "-")))
             elif _dumped(cells[-1].source) != _dumped(wanted):

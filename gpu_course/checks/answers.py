@@ -38,7 +38,7 @@ from typing import Any
 __all__ = ["Alternative", "Answers", "Edit", "Row", "Whole", "beside", "edit", "read", "source_of"]
 
 _FENCE, _END = "```python", "```"
-_HEAD = re.compile(r"== (?:(style|right|wrong): (.*)|(.*?)(?: \[([\w-]+)\])?)")
+_HEAD = re.compile(r"== (?:(broken|style|right|wrong): (.*)|(.*?)(?: \[([\w-]+)\])?)")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def edit(text: str) -> Edit:
 class Row:
     """An entry of a file of answers.
 
-    - `kind`: "mistake", "style", "right" or "wrong";
+    - `kind`: "mistake", "style", "right", "wrong", or "broken" for the program that a repair begins with;
     - `name`: that of the mistake, what a style costs, what a right answer does, or a phrase of the message;
     - `belief`: the id of the misconception or slip behind a mistake, and `why` it matters;
     - `answers`: one or several that show the same.
@@ -170,9 +170,9 @@ class Answers:
 def read(file: Path) -> Answers:
     """Return the answers in a file such as lesson05/train_step.diff; none without a file.
 
-    A row begins with "== name [belief]", "== style: cost", "== right: what it does" or "== wrong: phrase"; lines behind
-    "# " say why a mistake matters. Its answer follows: an edit, in the form that `edit` takes, or Python between
-    "```python" and "```". If several answers show the same, "or" stands between them.
+    A row begins with "== name [belief]", "== broken: program to repair", "== style: cost", "== right: what it does" or
+    "== wrong: phrase"; lines behind "# " say why a mistake matters. Its answer follows: an edit, in the form that
+    `edit` takes, or Python between "```python" and "```". If several answers show the same, "or" stands between them.
     """
     if not file.exists():
         return Answers()

@@ -39,7 +39,7 @@ from course_utils import arguments, devices
 from gpu_course import fields, ways
 from gpu_course import solved as store
 from gpu_course.checks import edges
-from gpu_course.checks.answers import Alternative, Row, beside, edit, source_of
+from gpu_course.checks.answers import Alternative, Row, beside, source_of
 from gpu_course.checks.case import Busy, Case, Task, WrongAnswer, methods_of
 from gpu_course.checks.child import examine_in_child
 from gpu_course.checks.comparison import shown
@@ -115,7 +115,6 @@ class Exercise:
     def __init__(self, reference: Callable, task: Task) -> None:
         self.reference, self.task = reference, task
         self.lesson, self.name = task.lesson, task.name
-        self.given: Callable | None = None  # the broken program that the lesson's stub is, where the task is a repair
         self._check: Callable[[Case], None] = _no_check
         self.exempted: dict[str, str] = {}  # edge cases that the check does not exercise, with the reason
         self._right = Mistake("", "", reference)  # what the check sees of a right answer, kept as it is of mistakes
@@ -143,12 +142,10 @@ class Exercise:
         for edge in edges.named(*" ".join(names).split()):
             self.exempted[edge] = why if isinstance(why, str) else why[edge]
 
-    def broken(self, text: str) -> None:
-        """Make the stub a broken program to repair: the reference with lines replaced, as `edit` takes them.
-
-        An answer that is still that program, whatever its comments and layout, counts as not attempted.
-        """
-        self.given = edit(text).of(self.reference)
+    @functools.cached_property
+    def given(self) -> Callable | None:
+        """The broken program that the lesson's stub is, where the task is a repair."""
+        return next((made for _, made in self.stored("broken")), None)
 
     @functools.cached_property
     def alternatives(self) -> list[Alternative]:
@@ -344,7 +341,7 @@ class Exercise:
 
     def _stub(self) -> str:
         path = inspect.getfile(inspect.unwrap(self.reference))
-        return "The cell as it was, to copy:\n\n" + stub(Path(path).read_text(encoding="utf-8"), self.name)
+        return "The cell as it was, to copy:\n\n" + stub(Path(path), self.name)
 
     def reset(self) -> None:
         """Forget that this exercise was solved, and begin with the first hint again."""

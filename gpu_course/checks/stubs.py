@@ -2,8 +2,9 @@
 
 import ast
 from collections.abc import Iterator
+from pathlib import Path
 
-from gpu_course.checks.answers import edit
+from gpu_course.checks.answers import Edit, read
 
 __all__ = ["stub"]
 
@@ -11,19 +12,19 @@ _CELL_COLUMNS = 88
 _RAISES = "raise NotImplementedError"
 
 
-def stub(text: str, name: str) -> str:
-    """Return the stub of an exercise from the text of its module: each body is `raise NotImplementedError`.
+def stub(module: Path, name: str) -> str:
+    """Return the stub of an exercise from its module: each body is `raise NotImplementedError`.
 
-    Where the task is a repair, it is the broken program.
+    Where the task is a repair, it is the broken program, which stands with the answers beside the module.
     """
+    text = module.read_text(encoding="utf-8")
     tree = ast.parse(text)
     (node,) = (one for one in tree.body if getattr(one, "name", "") == name)
     assert isinstance(node, ast.FunctionDef | ast.ClassDef)
-    for one in tree.body:
-        if isinstance(one, ast.Expr) and ast.unparse(one).startswith(f"{name}.broken("):
-            assert isinstance(one.value, ast.Call)
+    for row in read(module.with_name(f"{name}.diff")).rows:
+        if row.kind == "broken" and isinstance(row.answers[0], Edit):
             source = "".join(text.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno])
-            return edit(ast.literal_eval(one.value.args[0])).applied(source, name).rstrip()
+            return row.answers[0].applied(source, name).rstrip()
     described = ast.get_source_segment(text, node.body[0])
     if isinstance(node, ast.FunctionDef):
         return "\n".join([*_signature(text, node, ""), f"    {described}", f"    {_RAISES}"])

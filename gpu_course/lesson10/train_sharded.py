@@ -161,20 +161,3 @@ def _(case: Case) -> None:
              "unless reshard_after_forward forbids that"),
         ):  # fmt: skip
             case.fail_if(when, name, why)
-
-
-train_sharded.broken(
-    """
-    -    for block in model.blocks:  # each is gathered by itself, and freed behind it
-    -        fully_shard(block, mesh=mesh)
-    +    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # the shards, which are there now
-         fully_shard(model, mesh=mesh)  # what is left
-    -    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)  # the shards, which are there now
-    ...
-    -        nn.utils.clip_grad_norm_(model.parameters(), 0.5)  # the norm over all shards
-    +        norms = [p.grad.to_local().norm() for p in model.parameters()]
-    +        norm = torch.stack(norms).norm()
-    +        for p in model.parameters():
-    +            p.grad *= (0.5 / norm).clamp(max=1.0)
-    """
-)

@@ -40,16 +40,6 @@ def fine_tune(model: nn.Module, head: nn.Linear, batches: list, device: torch.de
     return torch.stack(losses).tolist()
 
 
-fine_tune.broken(
-    '''
-         """Put `head` on `model`, train it alone, and return the loss of each step."""
-    +    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    ...
-    -    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    '''
-)
-
-
 def features() -> tuple[Features, nn.Linear]:
     """Return the trained model, and a new head for two classes, always the same."""
     torch.manual_seed(8)

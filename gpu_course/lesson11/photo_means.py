@@ -33,19 +33,6 @@ def photo_means(archive: Archive, workers: int) -> torch.Tensor:
     return torch.tensor(list(loader))
 
 
-photo_means.broken(
-    '''
-         """Return the mean brightness of each photograph, in order, read by `workers`."""
-    +    read = {}
-    ...
-    -        return archive.decode(index).float().mean().item()  # the photograph is gone when this returns
-    +        if index not in read:
-    +            read[index] = archive.decode(index)
-    +        return read[index].float().mean().item()
-    '''
-)
-
-
 photo_means.exempt("counts are small numbers, from 0 on", "number_negative number_large limit")
 photo_means.exempt(PROGRAM, "second_call unchanged random_state")
 

@@ -37,13 +37,6 @@ def train_on_stream(model: nn.Module, pieces: list, device: torch.device) -> lis
     return losses
 
 
-train_on_stream.broken(
-    """
-    -        state = state.detach()  # the numbers go on, their history ends
-    """
-)
-
-
 class Echo(nn.Module):
     """A small recurrent network: from signals (signals, time) and a state (signals, 4) to outputs and the new state."""
 

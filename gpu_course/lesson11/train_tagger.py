@@ -42,14 +42,6 @@ def train_tagger(model: nn.Module, batches: list, device: torch.device) -> list[
     return torch.stack(losses).tolist()
 
 
-train_tagger.broken(
-    """
-    -        loss = F.cross_entropy(logits.flatten(0, 1), tags.flatten(), ignore_index=-1)
-    +        loss = F.cross_entropy(logits.flatten(0, 1), tags.flatten())
-    """
-)
-
-
 def _tag_loss(model: nn.Module, batch: tuple) -> torch.Tensor:
     """Return the mean loss word by word."""
     logits = model(batch[0]).flatten(0, 1).log_softmax(dim=1)

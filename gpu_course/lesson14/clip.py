@@ -28,20 +28,6 @@ def clip(x: torch.Tensor, limit: float) -> torch.Tensor:
     return centred * (limit / length.clamp(min=limit))  # the factor is 1 where x is short enough
 
 
-clip.broken(
-    '''
-         """Return x minus its mean, shortened to the length `limit` if it is longer."""
-    -    centred = x - x.mean()
-    +    mean = x.mean().item()
-    +    centred = x - mean
-    ...
-    -    return centred * (limit / length.clamp(min=limit))  # the factor is 1 where x is short enough
-    +    if length > limit:
-    +        print("too long:", length)
-    +        centred = centred * (limit / length)
-    +    return centred
-    '''
-)
 clip.exempt("the text speaks of float32", "formats", "surroundings")
 clip.exempt("an empty x has no mean", "empty")
 clip.exempt("inf has no length to shorten", "not_finite")

@@ -133,7 +133,7 @@ def test_code_below_the_raise_of_the_stub_is_named_and_not_passed_over(double, m
 
 def test_a_broken_program_as_it_was_given_is_not_attempted_and_what_is_left_of_it_is_wrong(double, capsys, monkeypatch):
     monkeypatch.setattr(solved, "change", lambda *names: None)
-    double.broken("-    return 2 * x.to(device)  # one copy\n+    return 3 * x.to(device)  # one copy")
+    double.given = edit("~ 2 * x → 3 * x").of(double.reference)
 
     def as_given(x, device):
         # comments, layout and docstring do not count
