@@ -214,6 +214,12 @@ class Drawn:
         """Copy the given program, as "my_images.py" say, unless there is such a file already; return the path."""
         return start(path or f"my_{self.kind.file}", self.kind)
 
+    def solution(self) -> Path:
+        """Write a program that reaches level three, as "images_reference.py" say; return the path."""
+        path = Path(self.kind.file.replace(".py", "_reference.py"))
+        path.write_text(self.kind.reference, encoding="utf-8")
+        return path
+
     def score(self, path: str | Path) -> Score:
         """Try the program at `path`; see `lesson12.score`."""
         return score(path, self.kind)
