@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,14 +33,14 @@ LIMIT_S = 900.0  # of one run
 
 
 # ---- data in the place of what cannot be had ----------------------------------------------------------------------
-def digits(folder: Path) -> None:
-    """Write the 1,797 digits of scikit-learn, in 28 x 28 points, in the form of MNIST, into `folder`."""
+def digits(folder: Path, place: str) -> None:
+    """Write the 1,797 digits of scikit-learn, in 28 x 28 points, in the form of MNIST, into a place in `folder`."""
     from sklearn.datasets import load_digits
 
     found = load_digits()
     images = np.kron(found.images / 16 * 255, np.ones((3, 3)))[:, :24, :24].astype(np.uint8)
     images = np.pad(images, ((0, 0), (2, 2), (2, 2)))
-    raw = folder / "MNIST" / "raw"
+    raw = folder / place / "MNIST" / "raw"
     raw.mkdir(parents=True, exist_ok=True)
     for name, part in (("train", slice(0, 1500)), ("t10k", slice(1500, None))):
         for kind, values in (("images-idx3", images[part]), ("labels-idx1", found.target[part].astype(np.uint8))):
@@ -49,14 +50,16 @@ def digits(folder: Path) -> None:
             (raw / f"{name}-{kind}-ubyte.gz").touch()
 
 
-def photographs(folder: Path, names: tuple[str, ...], side: int = 300) -> None:
-    """Write small pictures of noise under these names into `folder`."""
+def photographs(folder: Path, place: str, parts: str, count: str, side: str) -> None:
+    """Write so many small pictures of noise into each of the parts of a place in `folder`."""
     from PIL import Image
 
     noise = np.random.default_rng(0)
-    for name in names:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(noise.integers(0, 255, (side, side, 3), dtype=np.uint8)).save(folder / name)
+    for part in parts.split(","):
+        (folder / place / part).mkdir(parents=True, exist_ok=True)
+        for number in range(int(count)):
+            picture = noise.integers(0, 255, (int(side), int(side), 3), dtype=np.uint8)
+            Image.fromarray(picture).save(folder / place / part / f"{number}.jpg")
 
 
 def cora(folder: Path) -> None:
@@ -105,6 +108,16 @@ def small_gpt2(folder: Path) -> None:
     (folder / "training_data.txt").write_text((folder / "main.py").read_text() * 4)
 
 
+def copied(folder: Path, name: str, other: str) -> None:
+    """Copy a file of the program."""
+    shutil.copy(folder / name, folder / other)
+
+
+MAKERS: dict[str, Callable[..., None]] = {
+    one.__name__: one for one in (digits, photographs, cora, shakespeare, wikitext, small_gpt2, copied)
+}
+
+
 # ---- programs -----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Program:
@@ -121,7 +134,7 @@ class Program:
     folder: str
     command: str
     bare: str | None = None
-    data: Callable[[Path], None] | None = None
+    data: str = ""
     figure: str = r"[Ll]oss:?\s+([-\d.e]+)"
     other: str = ""
     dressed: bool = False
@@ -133,87 +146,8 @@ class Program:
         return f"{self.repository}/{self.folder}: {self.command}".replace("/.:", ":")
 
 
-EX = "examples"
-_TINY = (
-    "--eval_iters=2 --eval_interval=5 --log_interval=1 --block_size=32 --batch_size=4 --n_layer=2 --n_head=2 "
-    "--n_embd=32 --max_iters=10 --lr_decay_iters=10 --compile=False"
-)
-_BENCH = "--real_data=False --compile=False --batch_size=1 --block_size=16 --dtype=float32"
-_MIN = "--trainer.max_iters=21 --model.model_type=gpt-nano"
-_SUM = r"sum of parameters ([\d.e+-]+)"
-_GAN, _YUNJEY, _TUTORIALS = "PyTorch-GAN", "pytorch-tutorial", "tutorials-kr"
-PROGRAMS = [
-    Program("nanoGPT", ".", f"train.py config/train_shakespeare_char.py --device=cuda {_TINY}",
-            bare=f"train.py config/train_shakespeare_char.py --device=cpu {_TINY}", data=shakespeare,
-            figure=r"loss ([\d.]+), time", other="float16 on CUDA: autocast there alone"),
-    Program("nanoGPT", ".", f"train.py config/train_shakespeare_char.py --device=cuda --dtype=float32 {_TINY}",
-            bare=f"train.py config/train_shakespeare_char.py --device=cpu --dtype=float32 {_TINY}", data=shakespeare,
-            figure=r"loss ([\d.]+), time"),
-    Program("nanoGPT", ".", f"bench.py {_BENCH}", bare=f"bench.py {_BENCH} --device=cpu",
-            figure=r"loss: ([\d.]+)"),
-    Program("minGPT", "projects/adder", f"adder.py {_MIN}", figure=r"train loss ([\d.]+)"),
-    Program("minGPT", "projects/chargpt", f"chargpt.py {_MIN}", figure=r"train loss ([\d.]+)",
-            data=lambda f: shutil.copy(f / "chargpt.py", f / "input.txt")),
-    Program(EX, "mnist", "main.py --epochs 1", data=lambda f: digits(f.parent / "data"),
-            figure=r"Average loss: ([\d.]+)", dressed=True),
-    Program(EX, "mnist_rnn", "main.py --epochs 1 --accel", data=lambda f: digits(f.parent / "data"),
-            figure=r"Average loss: ([\d.]+)"),
-    Program(EX, "mnist_forward_forward", "main.py --epochs 2 --train_size 500 --test_size 100",
-            data=lambda f: digits(f / "data"), figure=r"[Ee]rror: ([\d.]+)",
-        dressed=True),
-    Program(EX, "mnist_hogwild", "main.py --epochs 1 --cuda", data=lambda f: digits(f.parent / "data")),
-    Program(EX, "dcgan", "main.py --dataset fake --accel --dry-run --manualSeed 1 --batchSize 8 --imageSize 64",
-            figure=r"Loss_D: ([\d.]+)"),
-    Program(EX, "vae", "main.py --epochs 1", data=lambda f: digits(f.parent / "data"),
-            figure=r"Test set loss: ([\d.]+)"),
-    Program(EX, "siamese_network", "main.py --epochs 1 --dry-run", data=lambda f: digits(f.parent / "data"),
-            dressed=True, figure=r"Average loss: ([\d.]+)"),
-    Program(EX, "regression", "main.py", figure=r"Loss: ([\d.]+)", other="the program sets no seed"),
-    *(Program(EX, "word_language_model", f"main.py --accel --epochs 1 --dry-run --model {model}",
-              data=wikitext,
-              figure=r"test loss +([\d.]+)") for model in ("LSTM", "GRU", "RNN_TANH", "Transformer")),
-    Program(EX, "super_resolution", "main.py --upscale_factor 3 --batchSize 4 --testBatchSize 4 --nEpochs 1 --accel",
-            data=lambda f: photographs(f / "dataset/BSDS300/images", tuple(
-                f"{part}/{i}.jpg" for part in ("train", "test") for i in range(8))), figure=r"Avg. PSNR: ([\d.]+)"),
-    Program(EX, "imagenet", "main.py -a resnet18 --epochs 1 --seed 1 -b 4 -j 1 --gpu 0 sample",
-            bare="main.py -a resnet18 --epochs 1 --seed 1 -b 4 -j 1 sample",
-            data=lambda f: photographs(f / "sample", tuple(
-                f"{part}/{kind}/{i}.jpg" for part in ("train", "val") for kind in "ab" for i in range(4)), 256),
-            figure=r"Loss [\d.e+]+ \(([\d.e+]+)\)"),
-    Program(EX, "gat", "main.py --epochs 2 --val-every 1", data=cora, figure=r"loss ([\d.]+)"),
-    Program(EX, "distributed/ddp-tutorial-series", "single_gpu.py 2 1", figure=r"(Epoch 1 \|)"),
-    Program(EX, "distributed/ddp-tutorial-series", "multigpu.py 2 1", figure=r"(Epoch 1 \|)", gpus=2),
-    Program(EX, "distributed/ddp-tutorial-series",
-            "-m torch.distributed.run --standalone --nproc_per_node=2 multigpu_torchrun.py 2 1",
-            figure=r"(Epoch 1 \|)", gpus=2),
-    Program(EX, "distributed/ddp", "-m torch.distributed.run --standalone --nproc_per_node=2 example.py", gpus=2),
-    Program(EX, "distributed/FSDP2", "-m torch.distributed.run --standalone --nproc_per_node=2 example.py", gpus=2),
-    Program(EX, "distributed/tensor_parallelism",
-            "-m torch.distributed.run --standalone --nproc_per_node=4 tensor_parallel_example.py", gpus=4),
-    Program(EX, "distributed/tensor_parallelism",
-            "-m torch.distributed.run --standalone --nproc_per_node=4 sequence_parallel_example.py", gpus=4),
-    Program("GPT2-trainer", ".", "main.py", data=small_gpt2, figure=r"'train_loss': ([\d.]+)"),
-    Program("accelerate", "tests", "-m accelerate.test_utils.scripts.test_script", figure=r"$^"),
-    Program("pytorch-lightning", "examples/pytorch/bug_report", "bug_report_model.py", figure=r"$^"),
-    Program(EX, "distributed/tensor_parallelism",
-            "-m torch.distributed.run --standalone --nproc_per_node=4 fsdp_tp_example.py", gpus=4),
-    *(Program(_GAN, f"implementations/{name}", f"{name}.py --n_epochs 1", figure=_SUM, steps=steps,
-              data=lambda f: digits(f.parent.parent / "data" / "mnist"))
-      for name, steps in (("gan", 8), ("wgan_gp", 4))),
-    Program("makemore", ".", "makemore.py --max-steps 12 --n-layer 1 --device cuda", figure=r"step 10 \| loss ([\d.]+)",
-            bare="makemore.py --max-steps 12 --n-layer 1 --device cpu"),
-    *(Program(_YUNJEY, f"tutorials/{folder}", "main.py", figure=_SUM, steps=4,
-              data=lambda f: digits(f.parent.parent / "data"))
-      for folder in ("02-intermediate/convolutional_neural_network",
-                     "02-intermediate/bidirectional_recurrent_neural_network", "03-advanced/variational_autoencoder")),
-    Program("x-transformers", ".", "train_copy.py", figure=_SUM, steps=3),
-    Program("Conditional_Diffusion_MNIST", ".", "script.py", figure=_SUM, steps=1, data=lambda f: digits(f / "data")),
-    Program("ng-video-lecture", ".", "bigram.py", figure=_SUM, steps=100),
-    Program(_TUTORIALS, "beginner_source/blitz", "data_parallel_tutorial.py", figure=r"$^", gpus=2),
-    Program(_TUTORIALS, "beginner_source/introyt", "tensors_deeper_tutorial.py", figure=r"$^"),
-    Program(_TUTORIALS, "recipes_source/recipes", "changing_default_device.py", figure=r"$^"),
-    Program(_TUTORIALS, "recipes_source/recipes", "module_load_state_dict_tips.py", figure=r"$^"),
-]  # fmt: skip
+_TABLE = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
+PROGRAMS = [Program(**row) for row in tomllib.loads(_TABLE)["program"]]
 
 
 _DRESSED = """import runpy, sys, torch
@@ -280,8 +214,9 @@ def run(program: Program, repositories: Path, *, face: bool) -> Ended:
         copied = Path(made) / program.repository
         shutil.copytree(repositories / program.repository, copied, ignore=shutil.ignore_patterns(".git"))
         folder = copied / program.folder
-        if program.data is not None:
-            program.data(folder)
+        if program.data:
+            maker, *given = program.data.split()
+            MAKERS[maker](folder, *given)
         text = program.command if face or program.bare is None else program.bare
         before = ["-m", "simgpu", "--gpus", str(program.gpus)] if face else []
         if program.dressed and not face:
