@@ -58,14 +58,7 @@ def test_threads_that_are_together_by_chance_are_a_group():
     assert first.tolist() == [lanes[t // 32][2] if t % 3 == 1 else -1 for t in range(64)]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "kind", "line"),
-    [
-        ("block.sync();", "", "race", "part["),
-        ("block.sync();", "if (block.thread_rank() < 40) block.sync();", "divergent barrier", "< 40"),
-        ("i < n ? x[i] : 0.f", "x[i]", "out of bounds", "x[i]"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "kind", "line"), LIBRARY["group_faults"])
 def test_a_fault_with_groups_is_named_at_its_line(old, new, kind, line):
     source = (GROUPS + SUM).replace(old, new)
     report = launched(source, grid=4, block=256, args=(torch.ones(1000), torch.zeros(1), 1000))
@@ -73,15 +66,7 @@ def test_a_fault_with_groups_is_named_at_its_line(old, new, kind, line):
     assert line in source.splitlines()[report.fault.line - 1]
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said", "line"),
-    [
-        ("#include <cooperative_groups.h>", "", "needs a header", "namespace cg"),
-        ("#include <cooperative_groups/reduce.h>\n#include <cooperative_groups/scan.h>", "", "'reduce'", "cg::reduce"),
-        ("block.sync();", "cg::this_grid().sync();", "needs a cooperative launch", "this_grid().sync"),
-        ("partition<32>", "partition<48>", "a tile has 1, 2, 4, 8, 16 or 32 threads", "partition<48>"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "said", "line"), LIBRARY["group_refusals"])
 def test_what_groups_cannot_do_is_said_at_its_line(old, new, said, line):
     with pytest.raises(kernelcheck.CompileError, match=said) as refused:
         kernelcheck.compile_cuda((GROUPS + SUM).replace(old, new))
@@ -133,21 +118,7 @@ def test_copies_that_run_beside_their_thread_arrive_at_the_wait():
     assert primitives.fault is None
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "phrase", "line"),
-    [
-        ("prior(1)", "prior(2)", "is still copying (line 6): wait for it", "sum +="),
-        ("    __pipeline_wait_prior(1);\n", "", "is still copying", "sum +="),
-        ("__pipeline_commit();\n    __pipeline_wait", "__pipeline_wait", "is still copying", "sum +="),
-        ("prior(1);\n    __syncthreads();", "prior(1);", "with no __syncthreads()", "__pipeline_memcpy_async(&stage"),
-        ("(i + 1) % 2", "0", "begins a copy to `stage`[0] in shared memory, to which", "(more ? 0 : 4)"),
-        ("more ? (i + 1) * 64 + t : 0], 4, more ? 0 : 4", "(i + 1) * 64 + t], 4", "out of bounds", "memcpy_async"),
-        ("&x[t], 4", "&x[t], 3", "size_and_align == 4", "&x[t], 3"),
-        ("&stage[0][t], &x[t]", "&x[t], &x[t]", "points into shared memory", "&x[t], &x[t]"),
-        ("more ? 0 : 4", "8", "zfill <= size_and_align", "4, 8"),
-        ("#include <cuda_pipeline.h>", "", "needs a header: write #include <cuda_pipeline.h>", "memcpy_async"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "phrase", "line"), LIBRARY["copies"])
 def test_a_copy_that_is_used_before_the_wait_is_a_race_and_a_wrong_call_is_told(old, new, phrase, line):
     assert old in STAGES
     text = STAGES.replace(old, new)
@@ -265,14 +236,7 @@ def test_shared_memory_may_say_its_alignment_behind_its_word():
     assert out.tolist() == [*range(32), *[1] * 32]
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("#include <cub/cub.cuh>", "a library for kernels that is not here"),
-    ("#include <curand_kernel.h>", "a library for kernels that is not here"),
-    ("#include <cuda/pipeline>", "a library for kernels that is not here"),
-    ("#include <array>", "of the host's library"),
-    ("__device__ void f() { auto pipe = cuda::make_pipeline(); }", "not cuda::make_pipeline"),
-    ("__device__ float f(__nv_fp8_e4m3 x) { return float(x); }", "8-bit floats cannot run here"),
-])  # fmt: skip
+@pytest.mark.parametrize(("text", "said"), LIBRARY["libraries"])
 def test_a_library_that_is_not_here_is_refused_by_name(text, said):
     with pytest.raises(kernelcheck.CompileError, match=said):
         kernelcheck.compile_cuda(text + "\n__global__ void k(float* x) { x[0] = 1; }", "k")

@@ -58,28 +58,7 @@ def test_ranks_of_a_run_are_counted_once(ranks):
 
 
 NCCL = read_programs("cuda_ranks")["nccl"]
-NO_GPU = "AcceleratorError: CUDA error: invalid device ordinal"
-NO_CPU = "RuntimeError: No backend type associated with device type cpu"
-REFUSED = {
-    "no such GPU": NO_GPU,
-    "CPU": NO_CPU,
-    "CPU, sent": NO_CPU,
-    "CPU, functional": NO_CPU,
-    "transposed": "ValueError: Tensors must be contiguous",
-    "gathered from a column": "ValueError: Tensors must be contiguous",
-    "channels last": "None",
-    "int16": "TypeError: Input tensor data type is not supported for NCCL process group: Short",
-    "barrier of a GPU that is not there": NO_GPU,
-    "barrier": "None",
-    "objects": "[0, 1]",
-    "gloo beside it": "None",
-    "another of NCCL": NO_CPU,
-    "names": "['nccl', 'cuda:nccl', 'gloo']",
-    "CPU and GPU by default": "[None, None]",
-    "names by default": "cpu:gloo,cuda:nccl",
-    "two on one GPU": "DistBackendError: NCCL error in: torch/csrc/distributed/c10d/NCCLUtils.cpp, invalid usage (run",
-    "a rank that has ended": "RuntimeError: Connection closed by another rank: it ended, or left the group",
-}
+REFUSED = read_programs("cuda_ranks")["refused"]
 
 
 @pytest.fixture(scope="module")
@@ -113,11 +92,7 @@ def test_a_child_process_has_the_face_and_one_afterwards_has_not():
 
 
 FAILS = read_programs("cuda_ranks")["fails"]
-ENDS = {
-    "raise ValueError('no batch')": "Rank 1 failed at train.py:11: ValueError: no batch.",
-    "os.kill(os.getpid(), 9)": "Rank 1 was ended by SIGKILL (signal 9).",
-    "sys.exit(3)": "Rank 1 ended by itself at train.py:11 with status 3.",
-}
+ENDS = read_programs("cuda_ranks")["ends"]
 
 
 @pytest.mark.parametrize("end", ENDS)

@@ -174,33 +174,7 @@ def test_the_traceback_of_a_program_that_cannot_be_read_has_no_line_of_simgpu(tm
 
 
 STEPS = read_programs("habits")["steps"]
-ENDS = {
-    "an interrupt": ("raise KeyboardInterrupt", "The program was interrupted at ends.py:10.", 130),
-    "a status": ("raise SystemExit(4)", "The program ended by itself at ends.py:10 with status 4", 4),
-    "a message": ("raise SystemExit('no data')", "The program ended by itself at ends.py:10: no data", 1),
-    "a missing file": ("open('none.csv')", "Names of files count from the folder in which the program starts.", 1),
-    "a missing library": ("import none_of_it", "Install it for the Python that runs simgpu.", 1),
-    "a relative import": ("from . import model", "python -m simgpu -m package.module", 1),
-    "no network": ("import urllib.error; raise urllib.error.URLError('gone')", "fetch the data before", 1),
-    "a state with its graph": (
-        "h = 1.0\nfor _ in range(2):\n    h = (net(x) * h).exp()\n    h.mean().backward()",
-        "write `state = state.detach()`",
-        1,
-    ),
-    "a loss without gradients": ("net(x).argmax(1).float().mean().backward()", "look for `.item()`", 1),
-    "a file of another kind": (
-        "torch.save(range(3), 'data.pt'); torch.load('data.pt')",
-        "Write `weights_only=False` into `torch.load`",
-        1,
-    ),
-    "another torchvision": (
-        "raise RuntimeError('operator torchvision::nms does not exist')",
-        "built for another PyTorch",
-        1,
-    ),
-    "nothing typed": ("input()", "It asks for something to be typed, and gets nothing", 1),
-    "a module that cannot be read": ("import unreadable", "The program failed at unreadable.py:2: SyntaxError: ", 1),
-}
+ENDS = read_programs("habits")["ends"]
 
 
 @pytest.mark.parametrize("why", ENDS)

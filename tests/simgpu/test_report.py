@@ -19,54 +19,7 @@ from tests import children
 from tests.simgpu.simulated import read_programs
 
 HEAD = read_programs("report")["head"]
-FAULTS = {
-    "a value is read in the loop": (
-        """batches = data.to("cuda")
-for batch in batches:
-    loss = model(batch).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    print("loss", loss.item())
-""",
-        'print("loss", loss.item())',
-    ),
-    "samples are copied one by one": (
-        """for batch in data:
-    batch = torch.stack([row.to("cuda") for row in batch])
-    loss = model(batch).square().mean()
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-""",
-        'batch = torch.stack([row.to("cuda") for row in batch])',
-    ),
-    "graphs are kept": (
-        """batches = data.to("cuda")
-kept = []
-for batch in batches:
-    loss = model(batch).square().mean()
-    optimizer.zero_grad()
-    loss.backward(retain_graph=True)
-    optimizer.step()
-    kept.append(loss)
-print(sum(loss.item() for loss in kept))
-""",
-        "kept.append(loss)",
-    ),
-    "graphs are summed": (
-        """total = 0
-for batch in data.to("cuda"):
-    loss = model(batch).square().mean()
-    optimizer.zero_grad()
-    loss.backward(retain_graph=True)
-    optimizer.step()
-    total += loss
-print(total.item())
-""",
-        "total += loss",
-    ),
-}
+FAULTS = read_programs("report")["faults"]
 
 
 def run(folder, *command):
@@ -111,7 +64,7 @@ def test_a_line_that_costs_next_to_nothing_is_not_named():
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_line_at_fault_is_named_first(tmp_path, fault):
-    loop, line = FAULTS[fault]
+    loop, line = FAULTS[fault]["loop"], FAULTS[fault]["line"]
     (tmp_path / "train.py").write_text(HEAD + loop)
     ended = run(tmp_path, "--json", "out.json", "train.py")
     assert ended.returncode == 0, ended.stderr
@@ -482,7 +435,7 @@ def test_nothing_is_left_behind():
 
 
 def test_the_command_line_stops_writes_and_fails(tmp_path):
-    (tmp_path / "train.py").write_text(HEAD + FAULTS["a value is read in the loop"][0])
+    (tmp_path / "train.py").write_text(HEAD + FAULTS["a value is read in the loop"]["loop"])
     asked = ("--steps", "3", "--report", "out.html", "--json", "out.json", "--trace", "trace.json", "--memory", "1GB")
     ended = run(tmp_path, *asked, "--price", "2", "--run-steps", "1000", "--fail-if", "launches>2", "train.py")
     assert ended.returncode == 3, ended.stderr
@@ -501,14 +454,7 @@ def test_the_command_line_stops_writes_and_fails(tmp_path):
 
 
 KEEPS = read_programs("report")["keeps"]
-ENDS = {
-    "os._exit(3)": (3, "ended by itself at train.py:23: os._exit(3)."),
-    "os.kill(os.getpid(), signal.SIGTERM)": (143, "was interrupted at train.py:23 by SIGTERM."),
-    "os.kill(os.getpid(), signal.SIGINT)": (130, "was interrupted at train.py:23."),
-    "raise ValueError('one') from KeyError('two')": (1, "failed at train.py:23: ValueError: one It came from"),
-    "torch.empty(2**40, device='cuda')": (1, "failed at train.py:23: out of memory: CUDA out of memory."),
-    "assert torch.cuda.device_count() > 1": (1, "AssertionError. `--gpus 2`, before the program's name,"),
-}
+ENDS = read_programs("report")["ends"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="signals and forks of POSIX")

@@ -16,71 +16,13 @@ import torch
 
 import simgpu
 from tests import children
+from tests.simgpu.simulated import read_programs
 
 # What Python and PyTorch note at their first use of something; counters go up besides.
 THEIRS = {"__warningregistry__", "__annotations_cache__", "_compiled_autograd_enabled", "_FakeScriptObject_cls",
           "index_to_external_object_weakref"}  # fmt: skip
-TRAIN = """
-def train(device, compiled=True):
-    model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(), torch.nn.Linear(8, 4)).to(device)
-    optimizer = torch.optim.AdamW(model.parameters())
-    with torch.autocast(device):
-        loss = model(torch.randn(2, 4).to(device, non_blocking=True)).square().mean()
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    optimizer.step()
-    torch.func.vmap(torch.sin)(torch.ones(2, 3, device=device)).device, torch.ones(2).is_pinned()
-    if compiled:  # by PyTorch's own backend, which leaves a graph on a simulated GPU to us
-        torch.compile(lambda x: x.relu() + 1)(loss)
-"""
-COMPILE = "with simgpu.enable(): train('sim')"  # after it PyTorch's compiler has loaded what it needs
-# By name: a block that is switched on and off. A face or a report beside these is one line more.
-SWITCHES = {
-    "enable": "with simgpu.enable(): train('sim', False); look()",
-    "disable": """
-for gpus in 2, 3:
-    simgpu.enable(gpus); train('sim'); simgpu.disable(); gc.collect()""",
-    "cuda": "with simgpu.cuda('L4'): train('cuda'); look()",
-    "cuda inside sim": """
-with simgpu.enable():
-    with simgpu.cuda(gpus=2): train('cuda', False)
-    train('sim', False)""",
-    "mps": "with simgpu.mps(): train('mps')",
-    "xpu": "with simgpu.xpu(fp64=False): train('xpu', False)",
-    "a report": "with simgpu.cuda(record=True, races='warn') as face: train('cuda', False); str(face.report())",
-    "shapes alone": "with simgpu.cuda(record=True, shapes=True) as face: train('cuda', False); str(face.report())",
-    "a forecast": "simgpu.forecast(lambda: torch.nn.Linear(4, 4), lambda: torch.ones(2, 4))",
-    "a face that cannot be": """
-try: simgpu.cuda(allocator="best")
-except ValueError: pass""",
-}
-
-# Every module-level name that functions of simgpu change, by what becomes of it. All other state is `state.world`'s.
-STATE = {
-    "empty after its block": """
-    device.compiled._runs device.readings._before face.switch._faces forecasts.fake_device._inside
-    ground.inductor._lowering""",
-    "empty once the device is off": "device.enabling._hooks",
-    "goes with the tensor, generator or group that it is about": """
-    device.generators._defaults device.generators._ours device.pinning._pinned device.subclasses._alive
-    device.subclasses._parts face.ranks._named""",
-    "of messages between ranks, which end with the process group": """
-    device.communication._arrivals device.communication._handles device.communication._last
-    device.communication._open""",
-    "of one thread, for a block": """
-    device.communication._here device.shapes_in_place._tried device.torch_sim._modes face.graphs._capturing
-    ground.composite._state ground.nodes._here ground.nodes._passes""",
-    "a registration, which the dispatcher takes back no more": """
-    device.dispatcher._kept face.nccl._kept face.tensors._kept ground.inductor._kept""",
-    "remembers facts about operators and shapes": "device.layouts._known device.operators._plans",
-    "set anew when the face is put on": """
-    device.cpu_fallback._environment device.cpu_fallback._named face.nvml._asked face.waits._level
-    ground.device_kind.current ground.device_kind.kind ground.device_kind.limits""",
-    "what puts attributes back": "face.switch._replaced device.state.replaced",
-    "of the process": """
-    device.cpu_fallback._warned device.state.forked pytest._given reports.current._last reports.observer._observers
-    device.timelines._Range""",
-}
+_TABLE = read_programs("switched_off")
+TRAIN, COMPILE, SWITCHES, STATE = (_TABLE[name] for name in ("train", "compile", "switches", "state"))
 
 
 def attributes():
