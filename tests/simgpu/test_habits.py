@@ -460,6 +460,21 @@ def test_what_a_program_would_have_used_later_is_no_fault_of_a_run_that_is_cut(t
     assert codes == ([] if "backward" in last else ["forward-not-used"]), done.stderr
 
 
+OVER_TIME = """import torch
+cell, h = torch.nn.GRUCell(8, 512).cuda(), torch.zeros(64, 512, device="cuda")
+for _ in range(12):
+    h = cell(torch.ones(64, 8, device="cuda"), h)
+raise ERROR("of the loss")
+"""
+
+
+@pytest.mark.parametrize(("error", "codes"), [("ValueError", set()), ("torch.OutOfMemoryError", {"memory-grows"})])
+def test_a_loop_over_time_of_a_first_step_that_fails_is_no_growth(tmp_path, error, codes):
+    (tmp_path / "loop.py").write_text(OVER_TIME.replace("ERROR", error), encoding="utf-8")
+    done = children.run("-m", "simgpu", "--json", "loop.json", "loop.py", cwd=tmp_path)
+    assert {one["code"] for one in json.loads((tmp_path / "loop.json").read_text())["suspects"]} == codes, done.stderr
+
+
 def test_a_program_whose_first_step_comes_late_is_told_how_a_report_comes_sooner(tmp_path, monkeypatch):
     waited_s = iter([*[0.0] * 30, *[99.0] * 1000])
     monkeypatch.setattr(session.Recording, "real_s", property(lambda self: next(waited_s)))

@@ -61,6 +61,7 @@ class GrowthWatch:
         self._next = self._next_call = _LOOKED_AFTER
         self._sites: list[tuple[str, ...]] = []  # the lines that ran at each call of a model
         self.turns = 0  # over how many growth was looked for
+        self.cut = False  # whether a backward pass would have come, as after a loop over time: graphs go with it
 
     def step(self, number: int) -> None:
         """Step `number`, from 1, has ended."""
@@ -89,6 +90,8 @@ class GrowthWatch:
         """Look once more where the program ends, early or not, but for what was found already."""
         if not self.found:
             self.found = self._look_at_turns()
+        if self.cut:
+            self.found = [one for one in self.found if one.held_by and not one.graph]
 
     def _look_at_turns(self) -> list[Growth]:
         """Return the lines that have kept what they made since they ran first, in several turns.

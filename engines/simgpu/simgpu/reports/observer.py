@@ -110,6 +110,8 @@ class Observer:
             put.put(owner, **{name: self._watched(plain, before, after)})
             if id(plain) in known:
                 put.put_item(known, id(getattr(owner, name)), known[id(plain)])
+        data: property = SimTensor.data
+        put.put(SimTensor, data=property(self._watched(data.__get__, _cut), data.fset))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
             put.put(nn.utils, **{name: _listing(getattr(nn.utils, name), self._watched)})
         clock = self._world.clock
@@ -246,7 +248,7 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None
         yield torch, name, lambda input, dim, *_, **__: _softmax(input, dim), None
     for name in ("__truediv__", "div"):
         yield SimTensor, name, lambda self, other, *_, **__: _divided(self, other), None
-    yield SimTensor, "detach", lambda self: None if graph_of(self) is None else events.Cut(self), None
+    yield SimTensor, "detach", _cut, None
     for kind in (LRScheduler, CosineAnnealingWarmRestarts, SequentialLR):
         yield kind, "step", lambda scheduler, *_, **__: events.Scheduled(scheduler, "step"), None
     yield LRScheduler, "__init__", None, lambda _, scheduler, *__, **___: events.Scheduled(scheduler, "__init__")
@@ -308,6 +310,10 @@ def _housekeeping(name: str, *args: Any, **kwargs: Any) -> Event | None:
 
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, *_: Any, **__: Any):
     return events.Attention(dropout_p)
+
+
+def _cut(tensor: torch.Tensor) -> Event | None:
+    return None if graph_of(tensor) is None else events.Cut(tensor)
 
 
 def _difference(first: Any, second: Any) -> Event | None:

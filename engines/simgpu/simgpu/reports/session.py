@@ -296,6 +296,7 @@ class Recording:
         Returns what the report says of it.
         """
         self.holdings.find_owners(self.world.devices)
+        self.growth.cut = not self.run.steps and not isinstance(error, torch.OutOfMemoryError)
         self.growth.end()
         text = _COLOURS.sub("", str(error) or type(error).__name__).strip()
         line = Line.of(places.place() if error.__traceback__ is None else places.place_of(error))

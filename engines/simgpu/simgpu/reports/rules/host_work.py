@@ -12,26 +12,20 @@ _WORTH_S = 2e-3  # of a step: less cannot be told from what looks at it
 
 class HostWork(Rule, about="time"):
     text = (
-        "{who} does {time} of work on the CPU here: NumPy, operators on CPU tensors, or Python. That is time of "
-        "this machine, and the {step} of {what} are without it. Let a DataLoader's workers do it, or the GPU."
+        "Each step does {time} of work on the CPU here: NumPy, operators on CPU tensors, or Python. That is time of "
+        "this machine, and the {step} of a step are without it. Let a DataLoader's workers do it, or the GPU."
     )
     cure = "a DataLoader's workers, or the GPU"
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
-        if not outcome.step_s and not self.program.step:  # it failed before it asked a GPU for anything
+        if not self.program.step:  # then that is what the program did to begin with, too
             return []
         worth_s = max(_WORTH * outcome.step_s, _WORTH_S)
         return [line for line, seconds in outcome.own.items() if line and seconds >= worth_s][:1]
 
     def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
         said = super().suspect(line, outcome)
-        who, what = ("Each step", "a step") if self.program.step else ("The program", "the run")
-        times = {
-            "who": who,
-            "what": what,
-            "time": seconds_text(sum(outcome.own.values())),
-            "step": seconds_text(outcome.step_s),
-        }
+        times = {"time": seconds_text(sum(outcome.own.values())), "step": seconds_text(outcome.step_s)}
         return said and replace(said, text=self.text.format(**times))
 
 

@@ -15,10 +15,9 @@ from simgpu.reports.program import alive
 from simgpu.reports.rule import LOOKED_AT, Outcome, Rule, Suspect
 
 _MOST_NODES = 2000  # of a graph that a `detach()` cuts off
-_DETACHED = "`detach()` cuts off what they have made. Leave it out"
+_DETACHED = "`detach()` or `.data` cuts off what they have made. Leave it out"
 _LOST = (
-    "no backward pass comes through its result. Look for `.data`, `.item()`, `argmax` or `torch.tensor` between it and "
-    "the loss"
+    "no backward pass comes through its result. Look for `.item()`, `argmax` or `torch.tensor` between it and the loss"
 )
 _NO_GRAD = "every call of their layer is without gradients. Call it outside of `torch.no_grad()`"
 
@@ -41,7 +40,7 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
 
     def begin(self) -> None:
         self._called: weakref.WeakKeyDictionary[nn.Module, _Called] = weakref.WeakKeyDictionary()
-        self._cuts = WeakIdKeyDictionary()  # by parameter: the line of a `detach()` of what it has made
+        self._cuts = WeakIdKeyDictionary()  # by parameter: the line that cuts off what it has made
         self._without: dict[int, tuple[str, str, int]] = {}  # by parameter: the line, why, and how many numbers
 
     def on_forward(self, event: events.Forward) -> None:
@@ -87,6 +86,7 @@ _RETURN = "        x = x\n", "        self.side = {}\n"
 _ADDED = "scores = model(x)\n", "scores = model(x); scores = scores + model.side\n"
 BAD = [
     (*_MORE, *_RETURN[:1], _RETURN[1].format("self.more(x).detach()"), *_ADDED, "self.more(x).detach()"),
+    (*_MORE, *_RETURN[:1], _RETURN[1].format("self.more(x).data"), *_ADDED, "self.more(x).data"),
     (
         *_MORE, *_RETURN[:1], "        with torch.no_grad(): self.side = self.more(x)\n", *_ADDED, "self.more(x)",
     ),
