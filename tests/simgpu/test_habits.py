@@ -32,15 +32,15 @@ CASES = [  # each bad program in one of the three styles, and once a week in all
 ]
 
 
-def reported(text, folder, name, data_ms=0.01, **names):
-    """Run a program on CUDA's face, in this process, with these names known, and return its report.
+def reported(text, folder, name, data_ms=0.01, gpu="T4", **names):
+    """Run a program on CUDA's face of a `gpu`, in this process, with these names known, and return its report.
 
     A batch of a loader takes `data_ms`; None: what it takes here.
     """
     path = folder / f"{name}.py"
     path.write_text(text, encoding="utf-8")
     linecache.checkcache()
-    with simgpu.cuda("T4", record=True, data_ms=data_ms) as session:
+    with simgpu.cuda(gpu, record=True, data_ms=data_ms) as session:
         teacher = nn.Linear(16, 4).cuda()
         with contextlib.redirect_stdout(io.StringIO()):
             known = {"TEACHER": teacher, "BACK": torch.randn(4, 16).cuda(), "KEPT": [], "LOGS": {}}
@@ -51,7 +51,7 @@ def reported(text, folder, name, data_ms=0.01, **names):
 @pytest.mark.parametrize(("style", "code", "edit"), CASES, ids=lambda value: value if isinstance(value, str) else "")
 def test_a_bad_program_is_named_in_its_line_among_the_first_three(tmp_path, style, code, edit):
     *edits, named = edit
-    report = reported(edited(style, *edits), tmp_path, "train")
+    report = reported(edited(style, *edits), tmp_path, "train", gpu="A100 80GB" if code == "odd-rows" else "T4")
     first = {one.code: one for one in report.suspects[:3]}
     assert code in first, f"{[(one.code, str(one)) for one in report.suspects]}"
     assert named in first[code].source and first[code].text
@@ -62,7 +62,8 @@ def test_a_bad_program_is_named_in_its_line_among_the_first_three(tmp_path, styl
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("change", GOOD)
 def test_a_good_program_gets_no_remark_of_any_rule(tmp_path, style, change):
-    report = reported(edited(style, *GOOD[change]), tmp_path, "train")
+    gpu = "A100 80GB" if change.startswith("odd-rows") else "T4"
+    report = reported(edited(style, *GOOD[change]), tmp_path, "train", gpu=gpu)
     assert [(one.code, str(one)) for one in report.suspects] == []
 
 

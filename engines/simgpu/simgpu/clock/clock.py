@@ -15,7 +15,7 @@ from simgpu.ground import device_kind, places
 from simgpu.ground.nodes import NO_PASS, current_pass
 from simgpu.ground.quiet import Meter
 from simgpu.ground.surroundings import Surroundings
-from simgpu.machine.hosts import CLASSES, KINDS, class_of
+from simgpu.machine.hosts import CLASSES, KINDS, class_of, kind_of_copy
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
 
@@ -138,7 +138,8 @@ class Clock(Meter):
 
         `asked`: the program did not say `non_blocking=True`.
         """
-        length_ns = self.rates.copy_ns(nbytes, pinned=pinned)
+        kind = kind_of_copy(direction, nbytes, pinned)
+        length_ns = self.rates.copy_ns(nbytes, pinned=pinned, read=kind == "read")
         if blocking and asked and self.on_host_wait is not None:
             self.on_host_wait(f"copy {direction}")
         with self.lock:
@@ -147,7 +148,7 @@ class Clock(Meter):
                 work = Captured(index, direction, direction, length_ns, Cost(0, nbytes), "bus")
                 self.capture.add((index, self.streams[index]), work)
                 return self.host_ns
-            end = self._enqueue(index, f"copy {direction}", direction, length_ns, self._prices_ns["copy"])
+            end = self._enqueue(index, f"copy {direction}", direction, length_ns, self._prices_ns[kind])
             if self.log is not None:
                 self.log.copy((index, self.streams[index]), direction, nbytes, pinned)
                 self.log.took(self.host_ns, end)

@@ -10,6 +10,7 @@ from typing import Any
 
 from simgpu.ground import tables
 from simgpu.machine import hosts
+from simgpu.machine.rates import Costs
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,8 @@ class HostCall:
 
 def _us(asks: str, host: hosts.Host) -> float:
     """Return the µs of classes such as "backward pass + 2 node"."""
-    total_ns = 0
-    for part in asks.split(" + "):
+    total_ns = Costs().read_ns if asks.endswith(" + bus") else 0
+    for part in asks.removesuffix(" + bus").split(" + "):
         count, _, name = part.partition(" ")
         total_ns += int(count) * host.price_ns(name) if count.isdigit() else host.price_ns(part)
     return total_ns / 1000

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from simgpu.clock.events import Copy, Event, Graph, Kernel, Message
-from simgpu.machine.hosts import PARTS, Host, class_of
+from simgpu.machine.hosts import PARTS, Host, class_of, kind_of_copy
 
 
 def seconds_by_class(events: Iterable[Event], host: Host) -> dict[str, float]:
@@ -34,7 +34,7 @@ def _asked(event: Event) -> Iterator[tuple[str, int]]:
             yield "tensor of a list", event.cost.tensors
             yield from event.calls
         case Copy():
-            yield "copy", 1
+            yield kind_of_copy(event.direction, event.nbytes, event.pinned), 1
         case Graph():
             yield "launch", 1
             yield "graph node", len(event.work)

@@ -36,6 +36,7 @@ CLASSES = (
     "fused",  # a fused operator of an optimizer, one for each of its groups
     "tensor of a list",  # each tensor of a foreach or fused operator, beside the operator itself
     "copy",  # over the bus
+    "read",  # of a single number, such as `.item()`
     "launch",  # of a graph, or of a kernel without an operator around it
     "view",  # what changes only shape and strides
     "node",  # of autograd's backward pass, around its operators
@@ -57,6 +58,7 @@ PARTS = {  # in which report and table tell of them
         "bare library",
         "bare light",
         "copy",
+        "read",
         "launch",
     ),
     "optimizer": ("optimizer", "fused", "tensor of a list"),
@@ -65,6 +67,7 @@ PARTS = {  # in which report and table tell of them
     "compiled graphs": ("graph", "guard", "recorded graph", "graph tree", "graph node"),
 }
 _SLOWEST_US = 5_000  # no host is as slow: those of traces take 35 to 230
+_NUMBER_BYTES = 16  # of a complex128
 _FEW = 100  # operators of a trace: a single step of a small model has as many
 _LEAST_SHARE, _MOST_SHARE = 0.1, 1.5  # of a step under the profiler: what it may take without; 0.65 to 0.9 are usual
 Steps: TypeAlias = "Any | Callable[[Host], float]"
@@ -81,6 +84,11 @@ def class_of(kind: str, phase: str, bare: bool = False) -> str:
     if phase == "backward":
         return _BACKWARD.get(kind, kind)
     return _IN_STEP.get(kind, kind) if phase == "optimizer step" else kind
+
+
+def kind_of_copy(direction: str, nbytes: int, pinned: bool) -> str:
+    """Return the class of a copy over the bus: CUDA reads a number by way of pinned memory."""
+    return "read" if pinned and direction == "D2H" and nbytes <= _NUMBER_BYTES else "copy"
 
 
 @functools.cache

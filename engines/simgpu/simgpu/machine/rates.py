@@ -25,6 +25,7 @@ class Costs:
 
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
     copy_ns: int = 10_000  # the least time that a copy over the bus takes
+    read_ns: int = 6_000  # what a single number takes over the bus
     bus_share: float = 0.8  # share of the bus rate that a copy from or to pinned memory reaches
     pageable_share: float = 0.5  # share of the bus rate that a copy from or to pageable memory reaches
     matrix_share: float = 0.9  # of the peak of a number format: products of matrices, convolutions, attention
@@ -104,8 +105,10 @@ class Rates:
             return 0
         return math.ceil(cost.odd_bytes / (self._gbps * self.costs.odd_share))
 
-    def copy_ns(self, nbytes: int, *, pinned: bool) -> int:
-        """Return how many ns a copy over the bus takes."""
+    def copy_ns(self, nbytes: int, *, pinned: bool, read: bool = False) -> int:
+        """Return how many ns a copy over the bus takes, or the `read` of a single number."""
+        if read:
+            return self.costs.read_ns
         rate_gbps = self._bus_gbps * (self.costs.bus_share if pinned else self.costs.pageable_share)
         return self.costs.copy_ns + math.ceil(nbytes / rate_gbps)
 

@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -25,7 +26,7 @@ from simgpu.reports.rule import Outcome
 from simgpu.reports.session import Recording
 
 _MOST_KERNELS = 12
-_WORTH_DOUBLE = 0.1  # the share of a step from which on a line that computes with float64 is worth a look
+_WORTH = 0.1  # the share of a step from which on a line that computes with float64, or odd rows, is worth a look
 _ODD, _TELLING = 10, 4  # a step of so many times the usual events is odd, if there are so many steps to tell
 _TRAINING = ("backward", "recomputation", "optimizer step")  # phases
 _ALONE = 0.1  # or one of whose events so many have a line that no other step has
@@ -80,7 +81,8 @@ def gather(session: Recording) -> Report:
         habits=session.found(Outcome(
             launching=_launching(charged, timeline),
             room=4 * sum(owners.values()) < capacity,
-            doubles=_doubles(session, events, step_s),
+            doubles=_long(session, events, step_s, _is_double),
+            odd_rows=_long(session, events, step_s, _is_odd),
             step_s=step_s, own={str(Line(*row.parts)): row.seconds for row in own},
         )),
         errors=_errors(session), failure=session.failure,
@@ -182,14 +184,25 @@ def _memory_lines(held: list[Held]) -> list[Row]:
     return rows(Part(storage.line, 0.0, storage.nbytes, storage.owner) for storage in held)
 
 
-def _doubles(session: Recording, events: list[Event], step_s: float) -> tuple[str, ...]:
-    """Return the lines whose kernels compute with float64 for more than a tenth of a step."""
+def _long(
+    session: Recording, events: list[Event], step_s: float, chosen: Callable[[Queued, str], bool]
+) -> tuple[str, ...]:
+    """Return the lines whose kernels that are `chosen`, by what bounds them, take more than a tenth of a step."""
     lines: Counter[str] = Counter()
     for event in events:
-        if isinstance(event, Queued) and event.cost.rate == "fp64" and event.line and event.phase == "forward":
-            lines[event.line] += session.machine.rates.kernel(event.cost)[0]
+        if isinstance(event, Queued) and event.line and (event.cost.odd_bytes or event.cost.rate == "fp64"):
+            length_ns, bound = session.machine.rates.kernel(event.cost, event.bare)
+            lines[event.line] += length_ns * chosen(event, bound)
     run_ns = step_s * 1e9 * sum(isinstance(event, Step) for event in events)
-    return tuple(line for line, line_ns in lines.items() if line_ns > _WORTH_DOUBLE * run_ns)
+    return tuple(line for line, line_ns in lines.items() if line_ns > _WORTH * run_ns)
+
+
+def _is_double(event: Queued, bound: str) -> bool:
+    return event.cost.rate == "fp64" and event.phase == "forward"
+
+
+def _is_odd(event: Queued, bound: str) -> bool:
+    return bound == "odd rows"
 
 
 def _must_read(session: Recording) -> frozenset[tuple[str, int, str]]:

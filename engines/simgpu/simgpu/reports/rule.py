@@ -42,13 +42,14 @@ class Outcome:
     """Figures of a run that decide whether a remark is worth making.
 
     `launching` is the share of the time in which a GPU waits for launches; `room`: a batch four times as large would
-    fit; `doubles` are lines whose kernels compute with float64 for long; `own` are seconds of the program's own work
-    in a step of `step_s`, by line.
+    fit; `doubles` are lines whose kernels compute with float64 for long, `odd_rows` those that multiply matrices with
+    rows of an odd size; `own` are seconds of the program's own work in a step of `step_s`, by line.
     """
 
     launching: float = 0.0
     room: bool = False
     doubles: tuple[str, ...] = ()
+    odd_rows: tuple[str, ...] = ()
     step_s: float = 0.0
     own: dict[str, float] = field(default_factory=dict)
 
