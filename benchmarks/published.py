@@ -30,21 +30,16 @@ memory they have. The layer of BERT left its dropout on.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 import sys
 import time
 from typing import Any
-from unittest import mock
-
-import torch
 
 import simgpu
 from benchmarks import programs
 from course_utils import tables
-from simgpu import evidence, gpus
+from simgpu import evidence
 
 MS = 1e6  # in ns
 _NO_OPTIONS = ("gpu", "address", "date", "software", "rows", "eager")  # of a table: they say nothing of its programs
@@ -132,37 +127,6 @@ def _hosts(found: dict[str, Any]) -> str:
     return f'{head},\n "rows": [\n{body}\n]}}'
 
 
-def pytorchs_own(found: list[evidence.PublishedRun]) -> dict[str, tuple[float, float]]:
-    """Return the median error and bias of the clock and of PyTorch's own operator cost model, in inference of models.
-
-    PyTorch's asks CUDA for the rates of the GPU of this process: here it is given those of the data sheet.
-    """
-    from torch.distributed._tools.runtime_estimator import RuntimeEstimator
-    from torch.utils import _runtime_estimation as formulas
-
-    ratios: dict[str, list[float]] = {"this clock": [], "PyTorch's": []}
-    formats = {torch.float16: "fp16", torch.float32: "fp32"}
-    for run in found:
-        spec, estimator = gpus.get(run.gpu), RuntimeEstimator()("operator-level-cost-model")
-        given = {
-            "get_device_tflops": lambda dtype, spec=spec: spec.peak_tflops[formats.get(dtype, "fp32")],
-            "get_gpu_dram_gbps": lambda spec=spec: spec.bandwidth_gbps,
-        }
-
-        def priced(model, batch, _, given=given, estimator=estimator) -> None:
-            claimed = mock.patch.object(torch.cuda, "is_available", lambda: True)
-            amp, silent = torch.autocast("cuda", torch.float16), contextlib.redirect_stdout(io.StringIO())
-            with mock.patch.multiple(formulas, **given), torch.no_grad(), amp, claimed, silent, estimator:
-                model.eval()(batch)
-
-        images = lambda run=run: torch.empty(run.batch, 3, run.size, run.size)  # noqa: E731
-        simgpu.forecast(lambda run=run: programs.timm().create_model(run.program), images, step=priced)
-        ratios["PyTorch's"].append(estimator.total_runtime / run.measured_ms)
-        ratios["this clock"].append(run.ratio)
-    middle = lambda values: sorted(values)[len(values) // 2]  # noqa: E731
-    return {name: (middle([abs(r - 1) for r in all_]), middle(all_) - 1) for name, all_ in ratios.items()}
-
-
 def show(bar: evidence.ErrorBar) -> None:
     print(bar, "\n\nBy regime and GPU:", sep="")
     found = [[name, gpu, f"{len(part.runs):,}", *part.cell()] for name, gpu, part in bar.by_gpu() if len(part.runs) > 1]
@@ -206,11 +170,6 @@ def main() -> None:
         store(stored)
     bar = evidence.bar(stored)
     show(bar)
-    if number is None:
-        chosen = [run for run in bar.runs if run.gpu == "RTX 4090" and run.by == "timm"][:40]
-        print("\nThe first forty models on the RTX 4090, beside PyTorch's own estimator:")
-        for name, (error, bias) in pytorchs_own(chosen).items():
-            print(f"{name}: median error {error:.1%}, bias {bias:+.1%}")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from course_utils import arguments
+from course_utils import arguments, gpus
 from course_utils.devices.diagnosis import diagnose
 from course_utils.devices.report import Report, Table, kernel_error
 
@@ -171,6 +171,16 @@ def _name(device: torch.device) -> str:
     module = torch.get_device_module(device)
     size_gib = module.get_device_properties(device).total_memory / 2**30
     return f"{module.get_device_name(device)} with {size_gib:{'g' if device.type == 'sim' else '.1f'}} GiB"
+
+
+def sheets(device: torch.device | str) -> tuple[gpus.GPU, gpus.GPU]:
+    """Return two rows of `gpus` to draw beside what a device measures: a T4 and an H200, of a real GPU its own row.
+
+    Both are the same row then, where the table has that GPU. Raises TypeError or ValueError as `describe` does.
+    """
+    device = _present(device)
+    own = gpus.find(getattr(torch, device.type).get_device_name(device)) if device.type in ("cuda", "xpu") else None
+    return (own, own) if own is not None and own.peak_tflops else (gpus.get("T4"), gpus.get("H200"))
 
 
 def table(device: torch.device | str | None = None) -> Table:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import simgpu
-from course_utils import devices, plots
+from course_utils import devices, gpus, plots
 from course_utils.devices import choice, diagnosis
 from course_utils.devices import report as reporting
 from tests import children
@@ -416,3 +416,12 @@ def test_a_site_that_has_enough_gets_no_cure_and_a_login_node_gets_one_for_each_
 
 def lookup_program(*arguments, **options):
     raise PermissionError("noexec")
+
+
+@pytest.mark.parametrize(("name", "drawn"), [("RTX 4090", ["RTX 4090"] * 2), ("Apple M1", ["T4", "H200"])])
+def test_the_sheet_of_the_own_gpu_is_drawn_where_its_maker_states_rates(monkeypatch, name, drawn):
+    driver_name = gpus.get(name).driver_name or "a GPU of nobody"
+    monkeypatch.setattr(choice, "_present", torch.device)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: driver_name)
+    assert [row.name for row in devices.sheets("cuda:0")] == drawn
+    assert [row.name for row in devices.sheets("cpu")] == ["T4", "H200"]

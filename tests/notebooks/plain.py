@@ -96,6 +96,49 @@ def wide_lines(notebook: NotebookNode) -> list[str]:
     ]
 
 
+# Of a text and a number that a simulated output beside it repeats: what the number is, if not a result
+GIVEN = {
+    ("throughput", "1024"): "a size that the cell tries",
+    ("small-products", "64"): "a size that the cell tries",
+    ("tf32-text", "2020"): "a year, and a share of seconds",
+    ("waits-notice", "151"): "the parameters of the program",
+    ("waits-notice", "256"): "the batch of the program",
+    ("cheapest-text", "2.5"): "a price in an example",
+    ("test-notice", "12"): "a limit that the reader sets",
+}
+_NUMBER = re.compile(r"(?<![\w.,`/])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
+_NO_RESULT = re.compile(r"\]\([^)]*\)|About \d+ lines?, \d+ minutes|\b\d+ bits?\b")  # addresses, exercises, formats
+_NEAR = range(-3, 7)  # cells around the one that prints
+
+
+def repeated_results(notebook: NotebookNode) -> list[str]:
+    """Return (cell, number) where a text repeats a number that a simulated device printed: on a real one it is another.
+
+    Numbers of one digit are left out, and those that stand in the code.
+    """
+    lines = []
+    for at, cell in enumerate(notebook.cells):
+        printed = _printed(cell)
+        results = set(_NUMBER.findall(printed)) if "simulated" in printed else set()
+        for near in [at + step for step in _NEAR if 0 <= at + step < len(notebook.cells)]:
+            text = notebook.cells[near]
+            if text.cell_type != "markdown":
+                continue
+            told = set(_NUMBER.findall(_NO_RESULT.sub("", text.source))) & results
+            lines += [
+                f"{text.id}: {number}" for number in sorted(told)
+                if len(re.sub(r"\D", "", number).strip("0")) > 1 and number not in cell.source
+                and (text.id, number) not in GIVEN
+            ]  # fmt: skip
+    return lines
+
+
+def _printed(cell: NotebookNode) -> str:
+    """Return the text of what a code cell has stored."""
+    outputs = cell.get("outputs", [])
+    return "\n".join("".join(one.get("text", "") or one.get("data", {}).get("text/plain", "")) for one in outputs)
+
+
 RULES = (folded_imports, folded_calls, crowded_lines, joined_claims, unnamed_guards, wide_lines)
 
 

@@ -15,6 +15,29 @@ def test_the_code_of_a_lesson_can_be_read(path):
     assert [line for rule in plain.RULES for line in rule(notebook)] == []
 
 
+@pytest.mark.parametrize("path", LESSONS)
+def test_no_text_repeats_what_a_simulated_device_printed(path):
+    assert plain.repeated_results(notebooks.read(path)) == []
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("A step takes 4.31 ms.", ["told: 4.31"]),
+    ("A step takes a few ms.", []),
+    ("[4.31](https://x.org/4.31) is published.", ["told: 4.31"]),
+    ("[A page](https://x.org/4.31) says so.", []),
+    ("Of 32 images and 7 classes: 5 ms.", []),
+])  # fmt: skip
+def test_a_number_of_an_output_is_found_in_the_text_beside_it(text, found):
+    shown = cell("shown", "print(32)")
+    shown.outputs = [v4.new_output("stream", text="32 images: 4.31 ms, 5 launches (simulated)")]
+    assert plain.repeated_results(v4.new_notebook(cells=[shown, v4.new_markdown_cell(text, id="told")])) == found
+
+
+def test_each_number_that_is_given_stands_in_its_text():
+    texts = {one.id: one.source for path in notebooks.lessons() for one in notebooks.read(path).cells}
+    assert all(number in texts.get(name, "") for name, number in plain.GIVEN)
+
+
 def cell(name, source, folded=False):
     made = v4.new_code_cell(source, id=name)
     if folded:

@@ -167,7 +167,7 @@ def test_reading_a_number_waits_for_the_device():
     x, y = torch.ones(2**20, device="sim"), torch.ones((), device="sim")
     kernel = elementwise(2 * 2**22)
     assert ns(lambda: (x + 1, y.item())) == LIGHT_NS + max(READ_NS, kernel) + C.read_ns
-    assert ns(y.item) == READ_NS + C.read_ns == 12_000  # published: 11 and 12 µs
+    assert ns(y.item) == READ_NS + C.read_ns == 15_000  # published: 11, and 5 to 20 µs
 
 
 def test_two_devices_work_at_the_same_time():

@@ -14,7 +14,7 @@ from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
 from simgpu.ground.nodes import NO_PASS, current_pass
 from simgpu.ground.quiet import Meter
-from simgpu.ground.surroundings import Surroundings
+from simgpu.ground.surroundings import Surroundings, in_module
 from simgpu.machine.hosts import CLASSES, KINDS, class_of, kind_of_copy
 from simgpu.machine.machines import Machine
 from simgpu.machine.prices import Cost
@@ -84,12 +84,15 @@ class Clock(Meter):
             {name: prices_ns[name] for name in HOST_ONLY_WORK if prices_ns[name]},
         )
         self._launch_ns = prices_ns["launch"]
-        self._only_launches = host.only_launches
-        self._operators_ns = {
-            (phase, bare): {kind: prices_ns[class_of(kind, phase, bare)] for kind in KINDS}
-            for phase in ("", "forward", "recomputation", "gradients", "backward", "optimizer step")
+        self._caches = self.rates.l2_gbps > 0
+        self._asks_where = self._caches or not host.only_launches
+        self._operators_ns = [
+            {
+                phase: {kind: prices_ns[class_of(kind, phase, bare)] for kind in KINDS}
+                for phase in ("", "forward", "recomputation", "gradients", "backward", "optimizer step")
+            }
             for bare in (False, True)
-        }
+        ]
 
     def restart(self) -> None:
         """Set the time to zero and empty the queues."""
@@ -120,11 +123,16 @@ class Clock(Meter):
                 work = Captured(index, name, "compute", length_ns, cost, bound)
                 self.capture.add((index, self.streams[index]), work)
                 return
-            if phase is None and (not self._only_launches or self.log is not None or self.rates.l2_gbps):
-                phase, bare = self._now()
-            if bare and self.rates.l2_gbps:
+            if phase is None and (self._asks_where or self.log is not None):
+                if self.stepping or self.recorded or current_pass() != NO_PASS:
+                    phase, bare = self._now()
+                else:  # the usual case: to ask for another takes a while
+                    phase, bare = "forward", not in_module()
+            if bare and self._caches:
                 length_ns, bound = self.rates.kernel(cost, bare)
-            price_ns = self._launch_ns if self._only_launches else self._price_ns(cost, phase or "", bare)
+            price_ns = self._operators_ns[bare][phase or ""][cost.host]
+            if cost.tensors:
+                price_ns += cost.tensors * self._prices_ns["tensor of a list"]
             end = self._enqueue(index, name, "compute", length_ns, price_ns)
             self.busy_ns[index] += length_ns
             if self.log is not None:
@@ -193,15 +201,10 @@ class Clock(Meter):
 
     def _now(self) -> tuple[str, bool]:
         """Return the phase that is running, and whether its operators are bare."""
-        if not self.stepping and current_pass() == NO_PASS:  # the usual case first: to ask for another takes a while
+        if not self.stepping and current_pass() == NO_PASS:
             return "forward", self._surroundings.bare_forward(self.recorded)
         phase = places.phase(self.stepping, self.closure)
         return phase, self._surroundings.bare(phase, self.recorded)
-
-    def _price_ns(self, cost: Cost, phase: str, bare: bool) -> int:
-        """Return the host time of an operator."""
-        price_ns = self._operators_ns[phase, bare][cost.host]
-        return price_ns + cost.tensors * self._prices_ns["tensor of a list"] if cost.tensors else price_ns
 
     def called(self, kind: str, times: int = 1) -> None:
         """Charge the host for `HOST_ONLY_WORK`: a view, a node of autograd, a call of a compiled graph."""

@@ -201,10 +201,12 @@ def _needs_gradients(args: Args) -> bool:
     """Return whether a tensor among arguments, or in a list of them, requires gradients."""
     for arg in args:
         kind = type(arg)
-        if kind is SimTensor or (kind not in _PLAIN and isinstance(arg, torch.Tensor)):
+        if kind is SimTensor:
             if arg.requires_grad:
                 return True
-        elif (kind is list or kind is tuple) and _needs_gradients(arg):
+        elif kind in _PLAIN:
+            continue
+        elif _needs_gradients(arg) if kind in (list, tuple) else isinstance(arg, torch.Tensor) and arg.requires_grad:
             return True
     return False
 

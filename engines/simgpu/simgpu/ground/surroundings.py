@@ -11,7 +11,10 @@ _ALONE = ("", "forward", "gradients")
 
 def in_module() -> bool:
     """Return whether a call of an `nn.Module` is running in this thread, as far down as the program's own start."""
-    frame: FrameType | None = sys._getframe(4)  # those that ask are no module
+    try:
+        frame: FrameType | None = sys._getframe(5)  # those that ask are no module
+    except ValueError:
+        return False
     while frame is not None:
         code = frame.f_code
         if code is _CALL:  # a set would ask for the hash of the code, which takes a while

@@ -50,22 +50,14 @@ CLASSES = (
 )
 PARTS = {  # in which report and table tell of them
     "operators": (
-        "library",
-        "light",
-        "cast",
-        "library backward",
-        "light backward",
-        "bare library",
-        "bare light",
-        "copy",
-        "read",
+        "library", "light", "cast", "library backward", "light backward", "bare library", "bare light", "copy", "read",
         "launch",
     ),
     "optimizer": ("optimizer", "fused", "tensor of a list"),
     "autograd": ("node", "accumulate", "backward pass"),
     "views": ("view",),
     "compiled graphs": ("graph", "guard", "recorded graph", "graph tree", "graph node"),
-}
+}  # fmt: skip
 _SLOWEST_US = 5_000  # no host is as slow: those of traces take 35 to 230
 _NUMBER_BYTES = 16  # of a complex128
 _FEW = 100  # operators of a trace: a single step of a small model has as many
