@@ -1,5 +1,7 @@
 """Fixtures of all tests of the simulated GPU: a fresh one for each test, and skips where there is none."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 
@@ -32,3 +34,11 @@ def _fresh(request, _available):
     yield
     torch.set_default_device(None)
     simgpu.reset()
+
+
+@pytest.fixture(autouse=True)
+def _face(request, _fresh):
+    """Put CUDA's face on, for tests of a file that says by FACE which."""
+    given = getattr(request.module, "FACE", None)
+    with nullcontext() if given is None else simgpu.cuda(**given):
+        yield

@@ -18,13 +18,9 @@ from simgpu.ground import autocast
 from tests.simgpu.simulated import consistent, outcome, read_calls
 from tests.waiting import calls
 
+FACE = {"gpus": 2, "memory": "1 GiB"}
+
 MADE = read_calls("made", globals(), "d")
-
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(gpus=2, memory="1 GiB"):
-        yield
 
 
 @pytest.mark.parametrize("place", ["cuda", "cuda:1", torch.device("cuda"), torch.device("cuda", 1)])

@@ -10,11 +10,7 @@ from torch import nn
 import simgpu
 from course_utils.explain import explain
 
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(memory="1 GiB"):
-        yield
+FACE = {"memory": "1 GiB"}
 
 
 def test_a_graph_computes_again_on_the_same_memory_by_one_launch():

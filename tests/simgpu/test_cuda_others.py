@@ -11,11 +11,7 @@ from torch.profiler import ProfilerActivity, profile
 import simgpu
 from tests.simgpu.simulated import read_calls
 
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(memory="1 GiB"):
-        yield
+FACE = {"memory": "1 GiB"}
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit")

@@ -8,13 +8,9 @@ from torch.profiler import ProfilerActivity, profile, record_function, schedule
 
 import simgpu
 
+FACE = {"memory": "1 GiB"}
+
 BOTH = [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(memory="1 GiB"):
-        yield
 
 
 def work():

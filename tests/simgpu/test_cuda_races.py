@@ -9,11 +9,7 @@ from torch import nn
 import simgpu
 from tests import children
 
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(gpus=2, memory="1 GiB", races="error"):
-        yield
+FACE = {"gpus": 2, "memory": "1 GiB", "races": "error"}
 
 
 class Two:

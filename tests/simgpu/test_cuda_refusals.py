@@ -14,11 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import simgpu
 from tests.simgpu.simulated import read_calls
 
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda("T4"):
-        yield
+FACE = {"gpu": "T4"}
 
 
 def on_gpu(*shape: int, **kwargs: Any) -> torch.Tensor:

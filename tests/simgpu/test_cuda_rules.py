@@ -7,14 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-import simgpu
 from tests.simgpu.simulated import read_calls
 
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(gpus=2, memory="1 GiB"):
-        yield
+FACE = {"gpus": 2, "memory": "1 GiB"}
 
 
 # ---- number formats: those that CUDA's kernels have, and the CPU's lack ---------------------------------------------

@@ -5,8 +5,9 @@ import copy
 import pytest
 import torch
 
-import simgpu
 from tests.simgpu.simulated import read_calls
+
+FACE = {"memory": "1 GiB"}
 
 
 class Image(torch.Tensor):
@@ -28,12 +29,6 @@ class Image(torch.Tensor):
 
     def width_mm(self):
         return self.shape[-1] * self.spacing
-
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(memory="1 GiB"):
-        yield
 
 
 @pytest.fixture

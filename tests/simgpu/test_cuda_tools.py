@@ -14,13 +14,9 @@ from torch import nn
 
 import simgpu
 
+FACE = {"gpus": 2, "memory": "1 GiB"}
+
 MIB = 2**20
-
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(gpus=2, memory="1 GiB"):
-        yield
 
 
 # ---- NVML --------------------------------------------------------------------------------------------------------

@@ -11,13 +11,9 @@ import torch
 import simgpu
 from tests.simgpu.simulated import CALLS, read_calls
 
+FACE = {"gpus": 2, "memory": "1 GiB"}
+
 linalg = torch.linalg
-
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(gpus=2, memory="1 GiB"):
-        yield
 
 
 class Given:

@@ -6,17 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-import simgpu
 from simgpu.device import enabling
 from tests.simgpu.simulated import read_calls
 
+FACE = {"gpus": 2, "memory": "1 GiB"}
+
 PLACES = ("cuda", "cpu")
-
-
-@pytest.fixture(autouse=True)
-def _face(_fresh):
-    with simgpu.cuda(gpus=2, memory="1 GiB"):
-        yield
 
 
 def coo(place, values=(3.0, 4.0, 5.0)):
