@@ -73,15 +73,6 @@ def one_of(argument: str, given: Any, known: Iterable[Any]) -> Any:
     return given
 
 
-def mapping(argument: str, given: Any, what: str) -> Mapping:
-    """Return `given`, a mapping from names to `what`; None is an empty one."""
-    if given is None:
-        return {}
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{argument} must be None or a dict of {what}, not {given!r}")
-    return given
-
-
 def text(argument: str, given: Any) -> str:
     """Return `given`, which must be text."""
     if not isinstance(given, str):

@@ -276,24 +276,17 @@ def _take_back(thread: ctypes.c_ulong) -> None:
             pass
 
 
-@dataclass
-class Interrupt:
-    """Whether the user pressed Ctrl-C (or the kernel's stop button) during the block."""
-
-    happened: bool = False
-
-
 @contextlib.contextmanager
-def user_interrupt() -> Iterator[Interrupt]:
-    """Notice a real SIGINT, so that it can be told from a KeyboardInterrupt that the code raises itself."""
-    interrupt = Interrupt()
+def user_interrupt() -> Iterator[threading.Event]:
+    """Set an event at a real SIGINT (Ctrl-C, the kernel's stop button): no KeyboardInterrupt that the code raises."""
+    interrupt = threading.Event()
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield interrupt
         return
 
     def on_interrupt(number: int, frame: object) -> None:
-        interrupt.happened = True
+        interrupt.set()
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGINT, on_interrupt)

@@ -7,6 +7,7 @@ import io
 import os
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -49,7 +50,7 @@ def call(fn: Callable, args: tuple, kwargs: dict, *, limit_s: float, device: tor
     state = State.capture(device)
     streams = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = output
-    limit, interrupt = limits.Limit(), limits.Interrupt()
+    limit, interrupt = limits.Limit(), threading.Event()
     try:
         with limits.user_interrupt() as interrupt, limits.time_limit(limit_s) as limit:
             try:
@@ -65,7 +66,7 @@ def call(fn: Callable, args: tuple, kwargs: dict, *, limit_s: float, device: tor
             outcome.changed.append("sys.stdout or sys.stderr")
         sys.stdout, sys.stderr = streams
     outcome.changed += state.restore(draws=draws)
-    if interrupt.happened:
+    if interrupt.is_set():
         raise KeyboardInterrupt
     outcome.timed_out, outcome.printed = limit.fired > 0 and not limit.busy, output.text()
     if limit.busy:
@@ -81,9 +82,6 @@ class _Bounded(io.TextIOBase):
     def __init__(self) -> None:
         self._parts: list[str] = []
         self._kept = self._total = 0
-
-    def writable(self) -> bool:
-        return True
 
     def write(self, text: str) -> int:
         self._total += len(text)
