@@ -10,10 +10,12 @@ from gpu_course.checks.engine import Exercise, exercise, unsolved
 from gpu_course.checks.footprint import Footprint, Left, Returned, needs_no_graph, unfit_for_autograd
 from gpu_course.checks.mistakes import alike
 from gpu_course.checks.program import ProgramCase
+from gpu_course.checks.sandbox import BEHAVES, State
 from gpu_course.checks.stubs import stub
 
 __all__ = [
-    "OTHER", "Busy", "Case", "Edit", "Exercise", "Footprint", "Left", "ProgramCase", "Returned", "Task", "WrongAnswer",
-    "alike", "beside", "difference", "edges", "edit", "exercise", "explained", "needs_no_graph", "read",
-    "run_forked", "run_limited", "shown", "source_of", "stub", "unfit_for_autograd", "unsolved", "whole_numbers",
+    "BEHAVES", "OTHER", "Busy", "Case", "Edit", "Exercise", "Footprint", "Left", "ProgramCase", "Returned", "State",
+    "Task", "WrongAnswer", "alike", "beside", "difference", "edges", "edit", "exercise", "explained", "needs_no_graph",
+    "read", "run_forked", "run_limited", "shown", "source_of", "stub", "unfit_for_autograd", "unsolved",
+    "whole_numbers",
 ]  # fmt: skip

@@ -14,8 +14,17 @@ import torch.distributed as dist
 from torch.utils._pytree import tree_leaves, tree_map
 
 from course_utils import counting
-from gpu_course.checks import Footprint, Left, Returned, difference, edges, needs_no_graph, unfit_for_autograd
-from gpu_course.checks.sandbox import BEHAVES, State
+from gpu_course.checks import (
+    BEHAVES,
+    Footprint,
+    Left,
+    Returned,
+    State,
+    difference,
+    edges,
+    needs_no_graph,
+    unfit_for_autograd,
+)
 from simgpu import composite
 
 

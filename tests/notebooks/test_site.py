@@ -104,8 +104,8 @@ def cells_of(path):
 
 
 def test_on_a_slide_the_question_comes_before_its_result():
-    path = next(path for path in notebooks.lessons() if notebooks.number(path) == "05")
-    deck = slides.deck(path, [["eval-text", "eval-switches"]])
+    path = next(path for path in notebooks.lessons() if notebooks.number(path) == "02")
+    deck = slides.deck(path, [["views-text", "views"]])
     text, code, question, heading, *results = deck.cells[1:]
     assert question.source.startswith("**Predict:** ") and heading.source == text.source.partition("\n")[0]
     assert code.outputs == [] and len(results) == 2
