@@ -104,11 +104,14 @@ def note_fork() -> None:
 
 
 def device_of(device: Device) -> int:
-    """Return the index of a simulated GPU; no index means the current one. Raises as CUDA does if there is none."""
-    if type(device) is torch.device:
-        index = device.index
+    """Return the index of a simulated GPU; no index means the current one. Raises as PyTorch does if there is none."""
+    if device is None or isinstance(device, int):
+        index = device
     else:
-        index = device if isinstance(device, int) else None if device is None else torch.device(device).index
+        device = device if type(device) is torch.device else torch.device(device)
+        index = device.index
+        if device.type not in ("sim", "meta", device_kind.kind):
+            raise ValueError(f"Expected a {device_kind.kind} device, but got: {device}")
     if index is None:
         return world.current
     if device_kind.current.is_single:
