@@ -50,12 +50,12 @@ def frame(kind: str, *parts: str) -> str:
 
 def headline(text: str) -> str:
     """Return the line that is read first, as HTML."""
-    return f'<div style="font-size:1.1em;font-weight:600;margin:.15em 0">{html.escape(text)}</div>'
+    return f'<div style="font-size:1.1em;font-weight:600;margin:.15em 0">{inline(text)}</div>'
 
 
 def quiet(text: str) -> str:
     """Return a line of secondary text as HTML."""
-    return f'<div style="opacity:.8;font-size:.93em">{html.escape(text)}</div>'
+    return f'<div style="opacity:.8;font-size:.93em">{inline(text)}</div>'
 
 
 def inline(text: str) -> str:

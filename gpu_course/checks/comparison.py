@@ -215,6 +215,11 @@ def shown(value: Any) -> str:
         return " ".join(repr(value).split())
     if isinstance(value, torch.device):
         return repr(str(value))
+    if type(value) is list and value and all(type(row) is dict and [*row] == [*value[0]] for row in value):
+        table = [[*value[0]], *([shown(cell) for cell in row.values()] for row in value[:6])]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in table]
+        return "".join(f"\n  {line}" for line in lines + ["…"] * (len(value) > 6)) + "\n"
     if type(value) in (list, tuple) and (len(value) <= 6 or any(isinstance(item, torch.Tensor) for item in value)):
         inner = ", ".join([*map(shown, value[:6]), *["..."] * (len(value) > 6)])
         return f"[{inner}]" if isinstance(value, list) else f"({inner}{',' if len(value) == 1 else ''})"

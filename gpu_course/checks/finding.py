@@ -33,9 +33,9 @@ class Finding:
 
     @property
     def reason(self) -> str:
-        """Why it matters, else the note, each behind its label; nothing where there is neither."""
+        """The reason, else the note, each behind its label; nothing where there is neither."""
         note = f"Note: {self.note}" if self.note else ""
-        return f"Why it matters: {self.why}" if self.why else note
+        return f"Because: {self.why}" if self.why else note
 
     def named(self, name: str, why: str) -> "Finding":
         """Return the same with the name of the mistake; what was seen stays where expected and got do not show it."""

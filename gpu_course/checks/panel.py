@@ -1,6 +1,5 @@
 """Display of a verdict: text, and in a notebook a panel with the same words and buttons."""
 
-import html
 import textwrap
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +50,7 @@ def show_alone(make: Callable[[], Any]) -> None:
 def right_panel(name: str, where: str, lines: list[str], below: Callable[[], Any] | None) -> Panel:
     """Return the panel of an answer that is right on the devices `where`, with lines that say what to try next."""
     said = [f"{name}: right. Checked on {where}.", *lines]
-    shown = look.frame("right", look.headline(said[0]), *(f"<div>{html.escape(line)}</div>" for line in lines))
+    shown = look.frame("right", look.headline(said[0]), *(f"<div>{look.inline(line)}</div>" for line in lines))
     return Panel("\n".join(said), shown, below)
 
 
@@ -67,7 +66,7 @@ def wrong_panel(name: str, finding: Finding, hint: str, below: Callable[[], Any]
         look.headline(seen),
         look.mono(textwrap.dedent(more)) if more else "",
         look.compared(values) if values else "",
-        f"<div>{html.escape(finding.reason)}</div>" if finding.reason else "",
+        f"<div>{look.inline(finding.reason)}</div>" if finding.reason else "",
         look.quiet(printed[0]) + look.mono(textwrap.dedent(printed[2])) if finding.said else "",
         look.quiet(hint),
     ]

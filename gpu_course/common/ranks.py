@@ -189,7 +189,7 @@ def _raised(case: Case, error: Any) -> str:
     """Return in words what a rank raised, or returned and could not send, with the reader's own line."""
     own = [found for found in _RAISED.finditer(error.message) if places.is_readers(found["file"], found["function"])]
     if not own and "process group has not been initialized" in error.message:
-        return "destroys the process group\n  Why it matters: the caller goes on with it; who made it ends it: launch"
+        return "destroys the process group\n  Because: the caller goes on with it; who made it ends it: launch"
     if not own and error.kind == "raised":
         raise error  # in the program of the check: the answer may be right
     state = error.states.get(error.rank, "").partition("\n")[0]

@@ -500,14 +500,14 @@ def test_what_is_compared_has_its_name():
     said = refuse(
         checked_by(lambda case: case.equal(case.call({"a": 1}), {"a": 2}, what="the state")), lambda state: state
     )
-    assert "the state['a'] is 1, expected 2" in said and "Note" not in said and "Why it matters" not in said
+    assert "the state['a'] is 1, expected 2" in said and "Note" not in said and "Because:" not in said
 
 
 def test_a_note_stands_where_the_cause_is_not_known_and_the_reason_where_it_is(third):
     said = refuse(third, lambda x: x * 0)
-    assert "\n  Note: by hand\n" in said and "Why it matters" not in said
+    assert "\n  Note: by hand\n" in said and "Because:" not in said
     said = refuse(third, lambda x: x - x / 2)
-    assert "\n  Why it matters: a half is more\n" in said and "Note" not in said
+    assert "\n  Because: a half is more\n" in said and "Note" not in said
     with pytest.raises(WrongAnswer) as caught:
         third.examine(lambda x: x * 0, PLACES)
     assert "<div>Note: by hand</div>" in caught.value.panel.html
@@ -933,8 +933,11 @@ def test_answers_are_alike_whatever_their_layout_and_the_order_of_their_addition
     assert not alike([Note(written.format(5), True, None)], [Note(shared.format("tile", 5), True, None)])
 
 
-def test_a_tensor_without_values_is_shown_by_its_shape():
+def test_a_tensor_without_values_is_shown_by_its_shape_and_rows_as_a_table():
     assert shown(torch.empty(5, 2, device="meta", dtype=torch.bfloat16)) == "<tensor (5, 2) bfloat16 on meta>"
+    rows = [{"line": 4, "s": 0.25}, {"line": 12, "s": 3}]
+    assert shown({"waits": rows}) == "{'waits': \n  line  s\n  4     0.25\n  12    3\n}"
+    assert shown([{"a": 1}, {"b": 2}, 3]) == "[{'a': 1}, {'b': 2}, 3]"
     assert shown(torch.ones(2)) == "tensor([1., 1.])"
 
 

@@ -15,8 +15,9 @@ VIEW = "application/vnd.jupyter.widget-view+json"
 
 
 def words(page):
-    """Return the words that a reader of the HTML sees, in order; boxes and lines end a word, marks do not."""
-    return html.unescape(re.sub(r"<[^>]*>", "", re.sub(r"<(div|/div)\b[^>]*>", " ", page))).split()
+    """Return the words that a reader of the HTML sees, code in backticks; boxes and lines end a word, marks do not."""
+    page = re.sub(r"<(div|/div)\b[^>]*>", " ", re.sub("</?code>", "`", page))
+    return html.unescape(re.sub(r"<[^>]*>", "", page)).split()
 
 
 def printing(x, device):
