@@ -122,16 +122,6 @@ def test_the_guide_has_a_row_for_each_rule():
     assert notebooks.with_rules(guide.replace("| `small-batch`", "| `large-batch`")) == guide
 
 
-def test_nothing_stays_replaced(tmp_path):
-    def watched():
-        calls = torch.autograd.backward, torch.manual_seed, nn.functional.cross_entropy
-        return *calls, torch.optim.Optimizer.zero_grad, nn.Module.__call__
-
-    before = watched()
-    reported(STYLES["loop"], tmp_path, "train")
-    assert watched() == before
-
-
 def test_a_program_that_fails_is_said_to_first_and_nothing_is_said_to_fit(tmp_path):
     text = STYLES["loop"].replace("scores = model(x)\n", "scores = model.forwards(x)\n")
     (tmp_path / "broken.py").write_text(text, encoding="utf-8")
