@@ -24,6 +24,7 @@ _MANY_STEPS = 1_000_000  # of memory that grows: more than most runs have
 _FEW = 3  # times: less often is no habit in a run without steps, or of one, which has the preparations too
 _WAITS = [rule for rule in RULES.values() if issubclass(rule, WaitRule)]
 _ENDLESS = 500  # batches: the epoch of a loader that does not know how many it has
+_DAY_S = 86_400.0  # an epoch that takes longer has no end that anybody waits for
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,7 @@ class Values:
             advice = rule.advice(row.cause, asking)
             if advice and rule.is_worth(row, self.step_time, epoch_s):
                 share = f" ({row.seconds / self.step_time:.0%})" if self.step_time else ""
-                known = rule.code == "data-loading" and row.parts in self.epochs
+                known = rule.code == "data-loading" and row.parts in self.epochs and epoch_s < _DAY_S
                 epoch = f", {seconds_text(epoch_s)} an epoch" if known else ""
                 said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}{epoch}: {row.cause}. {advice}"
                 return Suspect(*row.parts, row.seconds, row.bytes, said, rule.code, rule.about)
