@@ -106,22 +106,6 @@ def test_graphed_callables():
     torch.testing.assert_close(layer.weight.grad, want)
 
 
-def test_compiled_by_eager():
-    torch._dynamo.reset()  # which asks CUDA's allocator for names
-    on_cpu = torch.compile(nn.Linear(2, 2), backend=lambda graph, inputs: graph.forward)
-    assert on_cpu(torch.ones(1, 2)).shape == (1, 2)
-    model = nn.Linear(2, 2).cuda()
-    x = torch.ones(1, 2, device="cuda")
-    compiled = torch.compile(model, backend="eager")
-    assert torch.equal(compiled(x), model(x)) and set(compiled.state_dict()) == {"_orig_mod.weight", "_orig_mod.bias"}
-
-    @torch.compile(backend="eager", fullgraph=True)
-    def double(x):
-        return x * 2
-
-    assert double(x).tolist() == [[2.0, 2.0]] and double(torch.ones(1)).tolist() == [2.0]
-
-
 def test_programs_that_are_told_to_compile_nothing_run_uncompiled(monkeypatch):
     layer, x = nn.Linear(1, 2).cuda(), torch.ones(1, 1, device="cuda")
     compiled = torch.compile(layer, mode="max-autotune")

@@ -278,7 +278,10 @@ def test_without_an_optimizer_the_forward_pass_is_all():
     assert "predicted for a GPU, 5,000 parameters" in repr(ahead)
 
 
-@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+DEEP = functools.partial(nn.LSTM, num_layers=2, bidirectional=True, dropout=0.3)
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU, DEEP], ids=["LSTM", "GRU", "two layers"])
 def test_a_recurrent_layer_is_forecast_with_the_workspace_that_it_has(layer):
     """The workspace of the CPU's LSTM, written forward and read backward, is memory and traffic."""
     make_model, make_batch = functools.partial(layer, 64, 128), lambda: (torch.zeros(12, 32, 64),)
