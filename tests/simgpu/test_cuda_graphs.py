@@ -169,9 +169,9 @@ def captured_event(ask, graph, x, side):
     return y
 
 
-def captured_stream(graph, x, side):
+def captured(call, graph, x, side):
     with torch.cuda.graph(graph):
-        torch.cuda.current_stream().query()
+        call()
 
 
 ISOLATION = "CUDA error: dependency created on uncaptured work in another stream", "streams of a capture"
@@ -189,7 +189,8 @@ CAPTURED = "operation not permitted on an event last recorded in a capturing str
     (partial(captured_event, lambda first, last: last.synchronize()), *CAPTURED),
     (partial(captured_event, lambda first, last: first.elapsed_time(last)), *CAPTURED),
     (partial(captured_event, lambda first, last: last.wait()), *CAPTURED),
-    (captured_stream, "operation not permitted when stream is capturing", "capture of a graph"),
+    (partial(captured, lambda: torch.cuda.current_stream().query()), "when stream is capturing", "capture of a graph"),
+    (partial(captured, lambda: torch.cuda.empty_cache()), "captures_underway.empty", "memory during a capture"),
 ])  # fmt: skip
 def test_a_capture_refuses_what_reaches_out_of_it_and_it_is_explained(program, words, name):
     with pytest.raises(RuntimeError, match=words) as caught:

@@ -217,6 +217,8 @@ def _max_memory_reserved(device: Device = None) -> int:
 
 def _empty_cache() -> None:
     state.world.memory.bury()
+    if state.world.clock.capture is not None:
+        raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED, please report a bug to PyTorch.")
     for cache in _caches():
         cache.empty_cache()
 
