@@ -5,7 +5,8 @@
 `FOLDER` holds clones of public repositories under their own names, such as FOLDER/nanoGPT. Each program runs twice, as
 it is: bare, and by `python -m simgpu`. Nothing of it is changed; where its data cannot be had, small data of the same
 form is made, and its own options say a small size and few steps. Prints a row for each program: how each run ended
-(for a notebook and tests: how many cells or tests passed) and its last figure. Exit status 1 if one failed on the face,
+(for a notebook and tests: how many cells or tests passed), its last figure, and the processor's seconds of the run on
+the face, with its report, as a multiple of those of the bare run. Exit status 1 if one failed on the face,
 or has another figure there than on the CPU without a reason in the list.
 """
 
@@ -19,7 +20,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -185,7 +185,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 
 @dataclass(frozen=True)
 class Ended:
-    """How one run ended: `result` in words, its last `figure`, the seconds that it took, and what it printed."""
+    """How one run ended: `result` in words, its last `figure`, the processor's seconds, and what it printed."""
 
     result: str
     figure: str
@@ -194,7 +194,7 @@ class Ended:
 
 
 def _run(command: list[str], folder: Path, repository: Path) -> tuple[int, str, float]:
-    begun = time.perf_counter()
+    begun = _used_s()
     found = os.pathsep.join([str(repository), *filter(None, [os.environ.get("PYTHONPATH")])])
     options = {"MPLBACKEND": "agg", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PYTHONPATH": found}
     environment = os.environ | options
@@ -204,8 +204,14 @@ def _run(command: list[str], folder: Path, repository: Path) -> tuple[int, str, 
             check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return -1, f"stopped after {LIMIT_S:.0f} s", time.perf_counter() - begun
-    return done.returncode, done.stdout + done.stderr, time.perf_counter() - begun
+        return -1, f"stopped after {LIMIT_S:.0f} s", _used_s() - begun
+    return done.returncode, done.stdout + done.stderr, _used_s() - begun
+
+
+def _used_s() -> float:
+    """Return the processor's seconds of all runs until now; 0 on Windows, which does not count them."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def run(program: Program, repositories: Path, *, face: bool) -> Ended:
@@ -248,12 +254,14 @@ def main() -> bool:
         bare, ours = (run(program, given.folder, face=face) for face in (False, True))
         equal = "equal" if bare.figure == ours.figure else program.other or "DIFFERENT"
         wrong += ours.result != "ends well" or (bare.result == "ends well" and equal == "DIFFERENT")
-        rows.append([program.name, bare.result, ours.result, bare.figure, ours.figure, equal, f"{ours.seconds:.0f}"])
+        cost = f"{ours.seconds / bare.seconds:.2f}" if bare.seconds and bare.result == "ends well" else ""
+        seconds = f"{ours.seconds:.0f}"
+        rows.append([program.name, bare.result, ours.result, bare.figure, ours.figure, equal, seconds, cost])
         told[program.name] = [bare.output, ours.output]
         print(" | ".join(rows[-1]), flush=True)
         if given.write:
             given.write.write_text(json.dumps(told, indent=1))
-    heads = ("program", "bare CPU", "CUDA's face", "figure", "figure on the face", "", "s")
+    heads = ("program", "bare CPU", "CUDA's face", "figure", "figure on the face", "", "s", "× bare")
     print(tables.text(rows, heads))
     return wrong == 0
 
