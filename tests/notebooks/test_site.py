@@ -59,21 +59,12 @@ def test_the_answers_to_the_examination_are_a_page_of_their_own(sources):
     assert all(sentences) and not set.intersection(*sentences)
 
 
-def headings(lesson: str) -> set[str]:
-    (path,) = (notebooks.ROOT / "notebooks").glob(f"{lesson}_*.ipynb")
-    texts = [cell.source for cell in notebooks.read(path).cells if cell.cell_type == "markdown"]
-    return set(re.findall(r"^#+ (.*)", "\n".join(texts), re.MULTILINE))
-
-
-def test_plans_name_cells_and_exercises_that_there_are():
+def test_plans_add_up_to_their_minutes_and_give_homework_that_there_is():
+    """Their headings and exercises are looked up in `test_plans`."""
     from gpu_course.catalogue import registry
 
     known = {(found.lesson, found.name) for found in registry()}
     text = (notebooks.ROOT / "docs" / "instructors" / "plans.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \d+ \| (\d\db?) \| (.*?) \| .*? \|", text, re.MULTILINE)
-    assert len(rows) > 10
-    for lesson, show in rows:
-        assert set(re.findall(r"\*(.*?)\*", show)) <= headings(lesson) and "*" in show, (lesson, show)
     for wanted, plan in zip((90, 180, 720), text.split("\n## ")[1:4], strict=True):
         minutes = sum(map(int, re.findall(r"^\| (\d+) \|", plan, re.MULTILINE)))
         assert minutes == wanted and "sign-in" in plan and "break" in plan, plan.partition("\n")[0]

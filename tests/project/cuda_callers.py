@@ -1,7 +1,7 @@
 """What calls the packages and the programs where the device is a GPU of CUDA, so that their branches for CUDA run.
 
-`python -m tests.project.cuda_callers FOLDER RAN` calls all of it on CUDA's face, on a copy of the course in FOLDER
-whose branches write their names to the file RAN, and prints as JSON which branches each of these functions took.
+`python -m tests.project.cuda_callers FOLDER RAN NAMES` calls the functions of these names on CUDA's face, on a copy of
+the course in FOLDER whose branches write their names to the file RAN, and prints as JSON which branches each took.
 """
 
 import contextlib
@@ -17,20 +17,6 @@ from types import ModuleType
 from unittest import mock
 
 from tests.project import cuda_branches
-
-CALLERS = (
-    "description",
-    "report",
-    "memory",
-    "formats",
-    "answer",
-    "resuming",
-    "allocator",
-    "ddp",
-    "evening",
-    "fsdp",
-    "layer_norm",
-)
 
 
 def description(folder: Path) -> None:
@@ -150,13 +136,13 @@ def _program(folder: Path, name: str, *options: str) -> None:
     assert "cuda" in said.getvalue(), said.getvalue()
 
 
-def main(folder: Path, ran: Path) -> None:
+def main(folder: Path, ran: Path, *names: str) -> None:
     """Call all of them and print what each took."""
     import simgpu
 
     simgpu.cuda(gpus=2, memory="1 GiB")
     taken, before = {}, 0
-    for name in CALLERS:
+    for name in names:
         with contextlib.redirect_stdout(io.StringIO()):
             globals()[name](folder)
         lines = ran.read_text(encoding="utf-8").splitlines()
@@ -165,4 +151,4 @@ def main(folder: Path, ran: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])

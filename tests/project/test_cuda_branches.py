@@ -111,7 +111,7 @@ def test_each_branch_of_packages_and_programs_is_listed_and_runs(tmp_path):
     assert found == listed - set(on_face.LAYER_NORM)
     ran = tmp_path / "ran"
     ran.touch()
-    command = [sys.executable, "-m", "tests.project.cuda_callers", str(tmp_path), str(ran)]
+    command = [sys.executable, "-m", "tests.project.cuda_callers", str(tmp_path), str(ran), *TAKEN_BY]
     environment = {**os.environ, **on_face.environment(tmp_path, ran)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8")
     assert done.returncode == 0, done.stderr[-3000:]
