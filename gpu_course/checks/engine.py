@@ -196,7 +196,7 @@ class Exercise:
             store.tried((self.lesson, self.name), wrong.finding.counted)
             wrong.buttons = self._buttons
             raise
-        self._remember(solved=True)
+        store.change({(self.lesson, self.name): True})
         self._show_right(self.task.where or " and ".join(str(place) for place in places))
         return answer
 
@@ -349,14 +349,8 @@ class Exercise:
 
     def _forget(self) -> str:
         self._hinted = 0
-        self._remember(solved=False)
+        store.change({(self.lesson, self.name): False})
         return f"{self.name}: progress forgotten."
-
-    def _remember(self, *, solved: bool) -> None:
-        try:
-            store.change({(self.lesson, self.name): solved})
-        except OSError as error:
-            print(f"Progress could not be saved: {error}")
 
 
 def unsolved(answer: Any) -> bool:
