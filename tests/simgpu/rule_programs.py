@@ -1,7 +1,8 @@
 """Sound programs that train, in three styles, and edits of them."""
 
 import re
-import sys
+import tomllib
+from pathlib import Path
 
 from simgpu.reports.rules import RULES
 from tests.simgpu.simulated import read_programs
@@ -33,7 +34,7 @@ def edited(style: str, *edits: str) -> str:
     return text
 
 
-_FILES = {code: sys.modules[rule.__module__] for code, rule in RULES.items()}
-BAD = {code: file.BAD for code, file in _FILES.items()}  # edits that give a program the fault, and a part of its line
-GOOD = {f"{code}: {name}": edits for code, file in _FILES.items() for name, edits in file.GOOD.items()}
+_EDITS = tomllib.loads(Path(__file__).with_name("rule_edits.toml").read_text(encoding="utf-8"))
+BAD = {code: _EDITS.get(code, {}).get("bad", []) for code in RULES}  # the fault, and a part of the line to be named
+GOOD = {f"{code}: {name}": edits for code, rows in _EDITS.items() for name, edits in rows.get("good", {}).items()}
 GOOD["as it is"] = ()

@@ -1,8 +1,7 @@
 """Base of the rules of a report: a rule watches a program's events, and says of a line what is wrong with it.
 
 Each rule is a file of `rules`, whose name is the code of its remark. Its docstring says what is seen, for the docs. Its
-class has what the remark is about, its words and its handlers of events. `BAD` has edits of a sound program that give
-it the fault, each with a part of the line that must be named; `GOOD` has edits that no rule may name.
+class has what the remark is about, its words and its handlers of events.
 """
 
 from collections.abc import Iterable

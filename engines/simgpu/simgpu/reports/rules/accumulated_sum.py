@@ -58,15 +58,3 @@ def is_mean(loss: torch.Tensor) -> bool:
     if node is None or loss.dim() or not node.name().startswith(_MEANS):
         return False
     return getattr(node, "_saved_reduction", 1) == 1
-
-
-_EACH = (
-    "batch_size=64", "batch_size=16", "optimizer.zero_grad()\nscores", "scores",
-    "optimizer.step()\n", "KEPT.append(0)\nif len(KEPT) % 4 == 0:\n    optimizer.step(); optimizer.zero_grad()\n",
-)  # fmt: skip
-BAD = [(*_EACH, "loss.backward()")]
-GOOD = {
-    "divided": (*_EACH, "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) / 4"),
-    "divided later": (*_EACH, "optimizer.step();", "[p.grad.div_(4) for p in model.parameters()]; optimizer.step();"),
-    "a sum over samples": (*_EACH, "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y, reduction='sum')"),
-}  # fmt: skip

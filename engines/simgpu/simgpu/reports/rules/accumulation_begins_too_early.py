@@ -34,13 +34,3 @@ class AccumulationBeginsTooEarly(Rule, about="result"):
         usual, times = Counter(later).most_common(1)[0] if later else (0, 0)
         if self._is_one and first == 1 < usual and times >= max(FEW_STEPS - 1, len(later) / 2):
             yield self._line
-
-
-_EACH = (
-    "batch_size=64", "batch_size=16",
-    "optimizer.zero_grad()\nscores", "scores",
-    "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) / 4",
-    "optimizer.step()\n", "KEPT.append(0)\nif {} % 4 == 0:\n    optimizer.step(); optimizer.zero_grad()\n",
-)  # fmt: skip
-BAD = [(*_EACH[:-1], _EACH[-1].format("(len(KEPT) - 1)"), "% 4 == 0")]
-GOOD = {"every fourth batch": (*_EACH[:-1], _EACH[-1].format("len(KEPT)"))}

@@ -33,12 +33,3 @@ class BackwardTwice(Rule, about="result", often="twice"):
 
     def on_updated(self, event: events.Updated) -> None:
         self._mark = None
-
-
-BAD = [("loss.backward()\n", "loss.backward(retain_graph=True)\nloss.backward()\n", "loss.backward()")]
-GOOD = {
-    "gradients of one of two passes": (
-        "loss.backward()\n", "loss.backward(retain_graph=True); KEPT[:] = [p.grad for p in model.parameters()]\n"
-        "optimizer.zero_grad(); loss.backward()\n",
-    ),
-}  # fmt: skip

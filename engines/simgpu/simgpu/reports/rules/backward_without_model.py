@@ -20,10 +20,3 @@ class BackwardWithoutModel(
             loss = event.roots[0]
             if loss.is_leaf and loss.numel() == 1 and loss.requires_grad and not isinstance(loss, nn.Parameter):
                 self.note()
-
-
-BAD = [(
-    "loss.backward()\n", "loss = torch.tensor(loss.item(), requires_grad=True, device='cuda'); loss.backward()\n",
-    "loss.backward()",
-)]  # fmt: skip
-GOOD = {"a gradient of the loss": ("loss.backward()", "loss.backward(torch.ones((), device='cuda'))")}

@@ -25,14 +25,3 @@ class BenchmarkOfChangingSizes(Rule, about="time", often="each step"):
             if known and size not in known:
                 self.note()
             known.add(size)
-
-
-_CONV = (
-    "scores = model(x)\n",
-    "KEPT or KEPT.append(nn.Conv1d(1, 8, 3).cuda()); KEPT.append(0)\n"
-    "with torch.backends.cudnn.flags(benchmark=True):\n    scores = model(x) + KEPT[0](x[:, None, : {}]).mean()\n",
-)
-BAD = [(_CONV[0], _CONV[1].format("8 + len(KEPT)"), "KEPT[0](x")]
-GOOD = {"algorithms for two sizes": (_CONV[0], _CONV[1].replace("KEPT[0](", "KEPT[0].requires_grad_(False)(").format(
-    "8 + len(KEPT) % 2",
-))}  # fmt: skip

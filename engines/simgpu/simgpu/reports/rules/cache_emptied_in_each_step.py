@@ -14,7 +14,3 @@ class CacheEmptiedInEachStep(Rule, about="time", often="each step"):
     def on_housekeeping(self, event: events.Housekeeping) -> None:
         if event.name == "empty_cache":
             self.note()
-
-
-BAD = [("optimizer.step()\n", "optimizer.step(); torch.cuda.empty_cache()\n", "empty_cache")]
-GOOD = {"emptied once an epoch": ("    return right\n", "    torch.cuda.empty_cache(); return right\n")}

@@ -78,12 +78,3 @@ class CompiledAnew(Rule, about="time"):
 
 def _metrics() -> list[Any]:
     return TORCH._dynamo.utils.get_compilation_metrics() if "torch._dynamo.utils" in sys.modules else []
-
-
-_SIZES = (
-    "scores = model(x)\n",
-    "KEPT or KEPT.append(torch.compile(lambda x: x.sin().sum(), dynamic=False)); KEPT.append(0)\n"
-    "scores = model(x) + KEPT[0](x[: {}]).detach()\n",
-)
-BAD = [(_SIZES[0], _SIZES[1].format("8 + len(KEPT)"), "KEPT[0](x")]
-GOOD = {"compiled for two sizes": (_SIZES[0], _SIZES[1].format("8 + len(KEPT) % 2"))}

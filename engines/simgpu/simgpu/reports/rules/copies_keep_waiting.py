@@ -40,8 +40,3 @@ class CopiesKeepWaiting(WaitRule):
         times = max(row.count, 1)
         share = SHARE_OF_FEW if row.seconds >= _LONG_S * times else _WORTH
         return row.seconds >= max(share * step_s, _WORTH_S * min(times, _COPIES))
-
-
-_TABLE = "table = torch.randn(64, 16)", "table = torch.randn(1 << 15, 64)"
-BAD = [(*_TABLE, "scores = model(x)\n", "scores = model(x + (table * 1).cuda().mean())\n", "(table * 1).cuda()")]
-GOOD = {"a small copy": ("scores = model(x)\n", "scores = model(x + (table[:1] * 1).cuda().mean())\n")}

@@ -19,9 +19,3 @@ class CopiesNotPinned(WaitRule):
     @classmethod
     def is_worth(cls, row: Row, step_s: float, epoch_s: float) -> bool:
         return row.seconds >= SHARE_OF_FEW * step_s
-
-
-_TABLE = "table = torch.randn(64, 16)", "table = torch.randn(1 << 12, 64)"
-_COPY = "scores = model(x + (table * 1).cuda(non_blocking=True).mean())\n"
-BAD = [(*_TABLE, "scores = model(x)\n", _COPY, "(table * 1).cuda(non_blocking=True)")]
-GOOD = {"a small copy": ("scores = model(x)\n", _COPY.replace("table", "table[:1]"))}

@@ -49,8 +49,3 @@ class DataChangedAgain(Rule, about="result"):
 
 def _base(tensor: Tensor) -> Tensor:
     return tensor if tensor._base is None else tensor._base
-
-
-_ROWS = "KEPT.append(0); rows = table[16 * (len(KEPT) % 3):][:16]; {}; scores = model(x + rows.cuda().mean())\n"
-BAD = [("scores = model(x)\n", _ROWS.format("rows += 0.1"), "rows += 0.1")]
-GOOD = {"noise on a copy": ("scores = model(x)\n", _ROWS.format("rows = rows + 0.1"))}

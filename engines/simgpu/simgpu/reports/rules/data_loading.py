@@ -18,7 +18,3 @@ class DataLoading(WaitRule):
     @classmethod
     def is_worth(cls, row: Row, step_s: float, epoch_s: float) -> bool:
         return row.seconds >= _WORTH * step_s and epoch_s >= _WORTH_WORKERS_S
-
-
-BAD: list[tuple[str, ...]] = []  # it takes time
-GOOD: dict[str, tuple[str, ...]] = {}

@@ -32,7 +32,3 @@ class DdpBypassed(Rule, about="result", often="twice"):
         model = event.call.model
         if event.call.used and event.trained and model in self._wrapped and model not in self._averaged:
             self.note(event.call.line)
-
-
-BAD: list[tuple[str, ...]] = []  # it takes ranks
-GOOD: dict[str, tuple[str, ...]] = {}

@@ -27,17 +27,3 @@ class DoublePrecision(Rule, about="time", often="each step"):
         """Return lines whose kernels take long, where no model is named."""
         noted = any(code == self.code and self.is_habit(len(at)) for (code, _), at in self.program.notes.items())
         return () if noted or self._is_chosen else outcome.doubles
-
-
-BAD = [
-    (
-        "self.last = nn.Linear(512, 4)\n", "self.last = nn.Linear(512, 4); self.double()\n",
-        "        x = x\n", "        x = x.double()\n", "scores = model(x)",
-    ),
-    (
-        "scores = model(x)\n",
-        "scores = model(x + torch.ones(1 << 22, dtype=torch.float64, device='cuda').mean().float())\n",
-        "dtype=torch.float64",
-    ),
-]  # fmt: skip
-GOOD = {"a sum in float64": ("right = torch.zeros(()", "right = torch.zeros((), dtype=torch.float64")}

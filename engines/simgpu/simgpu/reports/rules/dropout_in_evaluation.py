@@ -15,8 +15,3 @@ class DropoutInEvaluation(Rule, about="result"):
         program = self.program
         if event.training is None and event.rate > 0 and program.in_own_code and not program.running[-1].training:
             self.note()
-
-
-_BY_FUNCTION = "nn.Dropout(0.1)", "nn.Identity()", "self.first(x).relu()"
-BAD = [(*_BY_FUNCTION, "F.dropout(self.first(x), 0.1)", "F.dropout(self.first(x), 0.1)")]
-GOOD = {"dropout that is meant": (*_BY_FUNCTION, "F.dropout(self.first(x), 0.1, training=True)")}

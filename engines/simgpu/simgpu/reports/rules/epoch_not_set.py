@@ -31,9 +31,3 @@ class EpochNotSet(Rule, about="result"):
         if self._same:
             self.note(self._same)
         self._same = ""
-
-
-_LOADER = "DataLoader(data, batch_size=64)"
-_SAMPLER = "DataLoader(data, 64, sampler=torch.utils.data.DistributedSampler(data, 1, 0{}))"
-BAD = [(_LOADER, _SAMPLER.format(""), "in loader:")]
-GOOD = {"an order that is meant": (_LOADER, _SAMPLER.format(", shuffle=False"))}

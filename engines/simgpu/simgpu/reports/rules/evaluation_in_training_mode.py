@@ -20,7 +20,3 @@ class EvaluationInTrainingMode(Rule, about="result"):
         call = event.call
         if call.random and call.training and not call.recorded:
             self.note(call.line)
-
-
-BAD = [("    model.eval()\n", "    model.train()\n", "model(x.cuda())")]
-GOOD = {"batch norm": ("nn.Dropout(0.1)", "nn.BatchNorm1d(512)")}

@@ -19,7 +19,3 @@ class EvaluationWithGradients(Rule, about="time"):
     def on_inferred(self, event: events.Inferred) -> None:
         if event.call.recorded and not event.call.training:
             self.note(event.call.line)
-
-
-BAD = [("with torch.inference_mode():", "if True:", "model(x.cuda())")]
-GOOD = {"without gradients": ("torch.inference_mode()", "torch.no_grad()")}

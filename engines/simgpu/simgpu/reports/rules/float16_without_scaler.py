@@ -40,19 +40,3 @@ class Float16WithoutScaler(Rule, about="result", often="twice"):
 
     def on_updated(self, event: events.Updated) -> None:
         self._in_half = False
-
-
-_IN_HALF = (
-    "scores = model(x)\n", "with torch.autocast('cuda', torch.float16): scores = model(x)\n",
-    "F.cross_entropy(scores, y)", "F.cross_entropy(scores.float(), y)",
-)  # fmt: skip
-BAD = [(*_IN_HALF, "loss.backward()")]
-GOOD = {
-    "in float16 with a scale of its own": (
-        *_IN_HALF, "loss.backward()", "(loss * 1024).backward(); [p.grad.div_(1024) for p in model.parameters()]",
-    ),
-    "a scaler": (
-        "optimizer.zero_grad()\n", "scaler = torch.amp.GradScaler('cuda')\noptimizer.zero_grad()\n",
-        "loss.backward()\n", "scaler.scale(loss).backward()\n", "optimizer.step()\n", "scaler.step(optimizer)\n",
-    ),
-}  # fmt: skip

@@ -15,16 +15,3 @@ class ForwardNotUsed(Rule, about="time", often="seldom"):
         call = event.call
         if event.trained and call.recorded and not call.used and call.training and not call.early:
             self.note(self.program.own_line(call))
-
-
-_SHARED = "scores = model(x)\n", "ask = lambda x: (\n    model(x))\nscores = ask(x)\n"
-BAD = [
-    ("optimizer.step()\n", "optimizer.step(); right = model(x).argmax(1)\n", "right = model(x)"),
-    (*_SHARED, "optimizer.step()\n", "optimizer.step(); right = ask(x).argmax(1)\n", "right = ask(x)"),
-]
-GOOD = {
-    "a trial of shapes": (
-        "self.last = nn.Linear(512, 4)\n",
-        "self.last = nn.LazyLinear(4).cuda(); self.cuda(); self(torch.zeros(1, 16).cuda())\n",
-    ),
-}  # fmt: skip

@@ -16,14 +16,3 @@ class ForwardRepeated(Rule, about="time", often="twice"):
         call = event.call
         if call.before is not None and call.used and call.before.used and not call.random:
             self.note(call.line)
-
-
-BAD = [(
-    "nn.Dropout(0.1)", "nn.Identity()",
-    "F.cross_entropy(scores, y)\n", "F.cross_entropy(scores, y) + model(x).abs().mean()\n", "model(x).abs()",
-)]  # fmt: skip
-GOOD = {
-    "two passes that chance tells apart": (
-        "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) + (model(x) - scores).square().mean()",
-    ),
-}  # fmt: skip

@@ -46,16 +46,3 @@ class FrozenNormLearns(Rule, about="result", often="each step"):
             elif norm.weight.grad is None and torch.equal(values_of(norm.weight), known.weight):
                 self.note(known.line)
         self._running.clear()
-
-
-_BODY = (
-    "nn.Dropout(0.1)", "nn.BatchNorm1d(512)",
-    "optimizer.zero_grad()\n", "model.first.requires_grad_(False); {}; optimizer.zero_grad()\n",
-)  # fmt: skip
-BAD = [(*_BODY[:-1], _BODY[-1].format("model.drop.requires_grad_(False)"), "scores = model(x)")]
-GOOD = {
-    "frozen, in evaluation mode": (*_BODY[:-1], _BODY[-1].format("model.drop.requires_grad_(False).eval()")),
-    "frozen weights that are averaged by hand": (
-        *_BODY[:-1], _BODY[-1].format("model.drop.requires_grad_(False); model.drop.weight.data.mul_(0.999)"),
-    ),
-}  # fmt: skip

@@ -14,7 +14,3 @@ class GarbageCollectedInEachStep(Rule, about="time", often="each step"):
     def on_housekeeping(self, event: events.Housekeeping) -> None:
         if event.name == "collect":
             self.note()
-
-
-BAD = [("optimizer.step()\n", "optimizer.step(); gc.collect()\n", "gc.collect()")]
-GOOD = {"collected once an epoch": ("    return right\n", "    gc.collect(); return right\n")}

@@ -64,13 +64,3 @@ def _line_of_unused(function: type) -> str:
     returns = [one for one in ast.walk(tree) if isinstance(one, ast.Return) and one.value is not None]
     made = [one for one in returns if any(isinstance(inner, ast.Name) for inner in ast.walk(one))]
     return places.named(code.co_filename, first + made[-1].lineno - 1) if made and not arguments & read else ""
-
-
-_TWICE = (
-    "def evaluate(", "class Twice(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
-    "        ctx.save_for_backward(x)\n        return x * x\n\n    @staticmethod\n    def backward(ctx, grad_output):\n"
-    "        (x,) = ctx.saved_tensors\n        return 2 * x{}\n\n\ndef evaluate(",
-    "scores = model(x)\n", "scores = Twice.apply(model(x))\n",
-)  # fmt: skip
-BAD = [(_TWICE[0], _TWICE[1].format(""), *_TWICE[2:], "return 2 * x")]
-GOOD = {"the chain rule": (_TWICE[0], _TWICE[1].format(" * grad_output"), *_TWICE[2:])}

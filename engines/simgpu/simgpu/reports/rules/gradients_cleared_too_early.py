@@ -15,10 +15,3 @@ class GradientsClearedTooEarly(Rule, about="result", often="twice"):
     def on_update(self, event: events.Update) -> None:
         if self.program.clear_line and not any(is_set(one.grad) for one in event.parameters):
             self.note(self.program.clear_line)
-
-
-BAD = [
-    ("loss.backward()\n", "loss.backward(); optimizer.zero_grad()\n", "optimizer.zero_grad()"),
-    ("loss.backward()\n", "loss.backward(); model.zero_grad(set_to_none=False)\n", "model.zero_grad"),
-]
-GOOD = {"cleared by the model": ("optimizer.zero_grad()", "model.zero_grad()")}

@@ -39,15 +39,3 @@ class GradientsClippedTooLate(Rule, about="result", often="each step", explains=
 def is_measured(event: events.Clip) -> bool:
     """Return whether a norm is only measured, by a limit that is infinite."""
     return any(isinstance(one, float) and math.isinf(one) for one in event.options[:1])
-
-
-BAD = [
-    ("optimizer.step()\n", "optimizer.step(); nn.utils.clip_grad_norm_(model.parameters(), 1.0)\n", "clip_grad_norm_"),
-    ("loss.backward()\n", "nn.utils.clip_grad_norm_(model.parameters(), 1.0); loss.backward()\n", "clip_grad_norm_"),
-]
-GOOD = {
-    "clipped": ("optimizer.step()", "nn.utils.clip_grad_norm_(model.parameters(), 1.0); optimizer.step()"),
-    "a norm that is only measured": (
-        "optimizer.step()\n", "optimizer.step(); nn.utils.clip_grad_norm_(model.parameters(), float('inf'))\n",
-    ),
-}  # fmt: skip

@@ -21,12 +21,3 @@ class GradientsClippedWhileScaled(Rule, about="result", often="each step"):
     def on_clip(self, event: events.Clip) -> None:
         if self._scaled and not is_measured(event):
             self.note()
-
-
-_SCALED = (
-    "optimizer.zero_grad()\n", "scaler = torch.amp.GradScaler('cuda')\noptimizer.zero_grad()\n",
-    "optimizer.step()\n", "scaler.step(optimizer)\n",
-    "loss.backward()\n", "scaler.scale(loss).backward()\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-)  # fmt: skip
-BAD = [(*_SCALED, "clip_grad_norm_")]
-GOOD = {"a scaler, and clipped": (*_SCALED, "nn.utils.clip", "scaler.unscale_(optimizer); nn.utils.clip")}

@@ -62,17 +62,3 @@ def _watch(parameter: torch.Tensor, known: _Gradients) -> None:
         known.clear = known.clear or sample is None or not is_set(sample.grad)
 
     observer.on_gradient(parameter, arrives)
-
-
-BAD = [("optimizer.zero_grad()\n", "pass\n", "loss.backward()")]
-GOOD = {
-    "cleared after the step": (
-        "optimizer.zero_grad()\nscores", "scores", "optimizer.step()\n", "optimizer.step(); optimizer.zero_grad()\n",
-    ),
-    "cleared to zero": ("optimizer.zero_grad()", "optimizer.zero_grad(set_to_none=False)"),
-    "cleared by hand": ("optimizer.zero_grad()", "[setattr(p, 'grad', None) for p in model.parameters()]"),
-    "in two parts": (
-        "loss.backward()", "[F.cross_entropy(model(a), b).div(2).backward() for a, b in zip(x.chunk(2), y.chunk(2))]",
-        "scores = model(x)\n", "pass\n", "loss = F.cross_entropy(scores, y)\n", "pass\n",
-    ),
-}  # fmt: skip

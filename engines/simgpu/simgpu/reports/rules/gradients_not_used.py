@@ -79,15 +79,3 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
         weight, before = call.given[-1][0](), call.given[-1][1]
         unchanged = weight is not None and version(weight) == before
         return parameter is not None and (unchanged or (parameter in self._left and self._left[parameter].stays))
-
-
-_TAUGHT = "scores = model(x)\n", "scores = model(x) + TEACHER(x)\n"
-_BY_HAND = "optimizer.step()\n", "optimizer.step()\nwith torch.no_grad(): [{} for p in TEACHER.parameters()]\n"
-BAD = [(*_TAUGHT, "TEACHER(x)"), (*_TAUGHT, _BY_HAND[0], _BY_HAND[1].format("p.mul_(0.99)"), "TEACHER(x)")]
-GOOD = {
-    "a model that is trained by hand": (
-        *_TAUGHT, _BY_HAND[0], _BY_HAND[1].format("(p.sub_(0.1 * p.grad), p.grad.zero_())"),
-    ),
-    "a loss by a frozen model": ("scores = model(x)\n", "scores = TEACHER.requires_grad_(False)(model(x) @ BACK)\n"),
-    "a teacher": ("scores = model(x)\n", "scores = model(x)\nwith torch.no_grad(): wanted = TEACHER(x)\n"),
-}  # fmt: skip

@@ -75,29 +75,3 @@ class GradientsThrownAway(Rule, about="result", often="each step"):
 
     def on_updated(self, event: events.Updated) -> None:
         self._thrown_away, self._clearing = None, ""
-
-
-_STEP = "optimizer.zero_grad()\nscores = model(x)\nloss = F.cross_entropy(scores, y)\nloss.backward()\n"
-BAD = [(
-    _STEP,
-    "for x, y in zip(x.chunk(2), y.chunk(2)):\n    optimizer.zero_grad()\n"
-    "    F.cross_entropy(model(x), y).backward()\nnn.utils.clip_grad_norm_(model.parameters(), 1.0)\n",
-    "optimizer.zero_grad()",
-)]  # fmt: skip
-GOOD = {
-    "gradients of a search thrown away": (
-        "scores = model(x)\n", "F.cross_entropy(model(x.requires_grad_()), y).backward()\nx = (x + x.grad).detach()\n"
-        "optimizer.zero_grad()\nscores = model(x)\n",
-    ),
-    "gradients of two tasks put together": (
-        _STEP,
-        "kept = []\nfor a, b in zip(x.chunk(2), y.chunk(2)):\n    optimizer.zero_grad()\n"
-        "    F.cross_entropy(model(a), b).backward()\n    kept.append([p.grad.clone() for p in model.parameters()])\n"
-        "for p, *both in zip(model.parameters(), *kept):\n    p.grad = both[0] + both[1]\n",
-    ),
-    "a closure": (
-        "AdamW(", "LBFGS(max_iter=2, params=", f"{_STEP}optimizer.step()\n",
-        "def closure():\n    optimizer.zero_grad()\n    loss = F.cross_entropy(model(x), y)\n    loss.backward()\n"
-        "    return loss\noptimizer.step(closure)\n",
-    ),
-}  # fmt: skip

@@ -45,13 +45,3 @@ def _mark(node: Any) -> Mark:
         if not is_leaf(inner):  # which may live longer than any graph
             inner.metadata[__name__] = mark
     return mark
-
-
-BAD = [("loss.backward()\n", "loss.backward(retain_graph=True)\n", "retain_graph=True")]
-GOOD = {
-    "a graph for two backward passes": ("loss.backward()", "loss.backward(retain_graph=True); (0.1 * loss).backward()"),
-    "a graph for two losses, each without a name": (
-        "loss = F.cross_entropy(scores, y)\nloss.backward()\n",
-        "F.cross_entropy(scores, y).backward(retain_graph=True)\n(0.1 * scores.square().mean()).backward()\n",
-    ),
-}

@@ -20,18 +20,3 @@ class HostTensorInForward(Rule, about="time", often="each step"):
         is_input = any(source is one or source._base is one for one in tree_leaves(self.program.inputs))
         if not is_input and observer.asker() != "torch.nn.utils.rnn":  # which needs lengths of a batch on the CPU
             self.note()
-
-
-BAD = [
-    ("        x = x\n", "        x = x + torch.arange(16.0).to(x.device)\n", "torch.arange"),
-    ("        x = x\n", "        x = x + torch.zeros(1, 16).cuda()\n", "torch.zeros"),
-    (
-        "self.drop = nn.Dropout(0.1)\n", "self.drop = nn.Dropout(0.1); self.scale = torch.ones(16)\n",
-        "        x = x\n", "        x = x * self.scale.to(x.device)\n", "self.scale.to",
-    ),
-]  # fmt: skip
-GOOD = {
-    "batches moved by the model": (
-        "x, y = x.cuda(), y.cuda()", "y = y.cuda()", "        x = x\n", "        x = x.to(self.first.weight.device)\n",
-    ),
-}  # fmt: skip

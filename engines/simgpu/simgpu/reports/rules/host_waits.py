@@ -19,11 +19,3 @@ class HostWaits(WaitRule):
     def advice(cause: str, asking: str) -> str:
         is_other = cause == LOADING or "the GPU waits for" in cause or "to the GPU" in cause
         return "" if is_other else _ADVICE.get(asking, "")
-
-
-BAD = [
-    ("optimizer.step()\n", "optimizer.step(); loss.item(); loss.item()\n", "loss.item()"),
-    ("optimizer.step()\n", "optimizer.step(); print(loss); print(loss)\n", "print(loss)"),
-    ("optimizer.step()\n", "optimizer.step(); scores.cpu(); scores.cpu()\n", ".cpu()"),
-]
-GOOD = {"a value read once an epoch": ("    return right\n", "    return right.item()\n")}

@@ -27,8 +27,3 @@ class HostWork(Rule, about="time"):
         said = super().suspect(line, outcome)
         times = {"time": seconds_text(sum(outcome.own.values())), "step": seconds_text(outcome.step_s)}
         return said and replace(said, text=self.text.format(**times))
-
-
-_SUM = "scores = model(x)\n", "if len(y) == {}: table.repeat(4000, 1).sort(0)\nscores = model(x)\n"
-BAD = [(_SUM[0], _SUM[1].format(64), "table.repeat")]
-GOOD = {"little of it": (_SUM[0], _SUM[1].format(0))}

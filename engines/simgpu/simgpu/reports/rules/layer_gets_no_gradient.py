@@ -79,22 +79,3 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
         said, here = super().suspect(line, outcome), [one for one in self._without.values() if one[0] == line]
         numbers, steps = sum(one[2] for one in here), max(self.program.updates.values(), default=self.program.step)
         return said and replace(said, text=self.text.format(numbers=numbers, steps=steps, why=here[0][1]))
-
-
-_MORE = "self.last = nn.Linear(512, 4)\n", "self.last = nn.Linear(512, 4); self.more = nn.Linear(16, 4)\n"
-_RETURN = "        x = x\n", "        self.side = {}\n"
-_ADDED = "scores = model(x)\n", "scores = model(x); scores = scores + model.side\n"
-BAD = [
-    (*_MORE, *_RETURN[:1], _RETURN[1].format("self.more(x).detach()"), *_ADDED, "self.more(x).detach()"),
-    (*_MORE, *_RETURN[:1], _RETURN[1].format("self.more(x).data"), *_ADDED, "self.more(x).data"),
-    (
-        *_MORE, *_RETURN[:1], "        with torch.no_grad(): self.side = self.more(x)\n", *_ADDED, "self.more(x)",
-    ),
-]  # fmt: skip
-GOOD = {
-    "a layer that is frozen on purpose": (
-        *_MORE, *_RETURN[:1], _RETURN[1].format("self.more.requires_grad_(False)(x).detach()"), *_ADDED,
-    ),
-    "a copy that is detached beside the result": (*_MORE, *_RETURN[:1], _RETURN[1].format("self.more(x)"), *_ADDED,
-        "loss.backward()", "KEPT[:] = [model.side.detach()]; loss.backward()"),
-}  # fmt: skip

@@ -122,18 +122,3 @@ class LayerNeverCalled(Rule, about="result"):
         """Return whether something has called a layer or one inside of it, or given it a gradient."""
         called = any(one in self._called for one in part.modules())
         return called or any(one in self._reached for one in part.parameters())
-
-
-BAD = [
-    ("self.drop(self.first(x).relu())", "self.first(x).relu()", "self.drop = "),
-    ("self.last = nn.Linear(512, 4)\n", "self.last = nn.Linear(512, 4); self.more = nn.Linear(4, 4)\n", "self.more ="),
-]
-GOOD = {
-    "a layer that only training calls": (
-        "self.last = nn.Linear(512, 4)\n", "self.last = nn.Linear(512, 4); self.more = nn.Linear(16, 4)\n",
-        "        x = x\n", "        x = x + self.more(x).mean() if self.training else x\n",
-    ),
-    "a layer whose weight a function uses": (
-        "return self.last(self.drop(", "return F.linear(bias=self.last.bias, weight=self.last.weight, input=self.drop(",
-    ),
-}  # fmt: skip

@@ -42,12 +42,3 @@ class LayerNotRegistered(Rule, about="result", often="twice", explains=("optimiz
             parameter = reference()
             if parameter is not None and parameter.grad is not None and parameter not in self.program.trained:
                 self.note(line)
-
-
-_LAST = "self.last = nn.Linear(512, 4)\n", "return self.last("
-BAD = [(
-    _LAST[0], "self.last = [nn.Linear(512, 4).cuda()]\n", _LAST[1], "return self.last[0](", "return self.last[0](",
-)]  # fmt: skip
-GOOD = {"layers in a list of modules": (
-    _LAST[0], "self.last = nn.ModuleList([nn.Linear(512, 4)])\n", _LAST[1], "return self.last[0](",
-)}  # fmt: skip

@@ -30,10 +30,3 @@ class LoaderBegunAnew(Rule, about="time", often="each step"):
         if loader in self._batches:
             batches, step = self._batches[loader]
             self._batches[loader] = batches + 1, step
-
-
-_BATCHES = (
-    "KEPT or KEPT.append(DataLoader(data, batch_size=64, pin_memory=True)); {}(iter(KEPT[0])); scores = model(x)\n"
-)
-BAD = [("scores = model(x)\n", _BATCHES.format("next"), "next(iter(")]
-GOOD = {"all batches of a loader": ("scores = model(x)\n", _BATCHES.format("list"))}

@@ -42,14 +42,3 @@ def _data_of(dataset: Any) -> list[Any]:
     """
     data = list(dataset.tensors) if isinstance(dataset, TensorDataset) else [dataset]
     return data if all(hasattr(one, "__weakref__") or isinstance(one, torch.Tensor) for one in data) else []
-
-
-BAD = [("for x, y in loader:\n", "for x, y in DataLoader(data, batch_size=64):\n", "DataLoader(data, batch_size=64):")]
-GOOD = {
-    "another part of the data in each epoch": (
-        "for x, y in loader:\n", "for x, y in DataLoader(data, 64, sampler=torch.utils.data.RandomSampler(data)):\n",
-    ),
-    "numbers, which nothing can refer to weakly": (
-        "for x, y in loader:\n", "for x, y in (list(DataLoader(range(4))) and loader):\n",
-    ),
-}  # fmt: skip

@@ -26,14 +26,3 @@ class LossOfAllPairs(Rule, about="result", often="each step"):
             return
         if {tuple(result.shape), tuple(target.shape)} == {(rows, 1), (rows,)}:
             self.note()
-
-
-BAD = [
-    ("F.cross_entropy(scores, y)", "(scores[:, :1] - y.float()).square().mean()", "(scores[:, :1] - y"),
-    ("F.cross_entropy(scores, y)", "(y.float() - scores[:, :1]).abs().mean()", "y.float() - scores"),
-]
-GOOD = {
-    "columns and rows": (
-        "F.cross_entropy(scores, y)", "(y[:, None] == y).float().mul(scores[:, :1] - scores[:, 0]).square().mean()",
-    ),
-}  # fmt: skip

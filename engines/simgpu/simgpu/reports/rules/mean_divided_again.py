@@ -29,14 +29,3 @@ class MeanDividedAgain(Rule, about="result", often="each step"):
         if self._line and self.program.backwards == 1:
             self.note(self._line)
         self._line = ""
-
-
-_LOSS = "F.cross_entropy(scores, y)"
-BAD = [
-    (_LOSS, f"{_LOSS} / len(x)", "/ len(x)"),
-    (_LOSS, "nn.MSELoss()(scores[:, 0], y.float()) / x.size(0)", "x.size(0)"),
-]
-GOOD = {
-    "a sum over the samples": (_LOSS, "F.cross_entropy(scores, y, reduction='sum') / len(x)"),
-    "a mean for each sample": (_LOSS, "(scores[:, 0] - y).square().div(4).sum() / len(x)"),
-}  # fmt: skip

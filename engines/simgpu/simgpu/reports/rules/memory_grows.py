@@ -35,15 +35,3 @@ def _grows(growth: Growth) -> str:
         return f"{said}It is a part of a larger memory, which stays whole. Keep a number (`.item()`) or a `.clone()`."
     host = ".detach().cpu()" if growth.graph else ".cpu()"
     return f"{said}Keep it on the host (`{host}`), keep only a number, or limit how many are kept."
-
-
-BAD = [
-    ("optimizer.step()\n", "optimizer.step(); KEPT.append(loss)\n", "KEPT.append"),
-    ("optimizer.step()\n", "optimizer.step(); KEPT.append(model.first(x))\n", "KEPT.append"),
-    ("optimizer.step()\n", "optimizer.step(); KEPT[:] = [sum(KEPT) + loss]\n", "KEPT[:]"),
-    (
-        "optimizer.step()\n", "optimizer.step(); LOGS.setdefault('loss', []).append(model(x).mean())\n",
-        "LOGS.setdefault",
-    ),
-]  # fmt: skip
-GOOD = {"losses without their graphs": ("optimizer.step()\n", "optimizer.step(); KEPT.append(loss.detach())\n")}

@@ -11,7 +11,3 @@ class MessagesKeepWaiting(WaitRule):
         if "the GPU waits for" in cause and "the GPU waits for a copy" not in cause:
             return "Messages between ranks hide behind computation where batches are larger, or buckets begin earlier."
         return ""
-
-
-BAD: list[tuple[str, ...]] = []  # it takes ranks
-GOOD: dict[str, tuple[str, ...]] = {}

@@ -27,7 +27,3 @@ _BODY = (
 
 def _body(*where: str) -> tuple[str, ...]:
     return tuple(one.format(*where) if "{" in one else one for one in _BODY)
-
-
-BAD = [(*_body("", ".cpu()"), "KEPT[0](x")]
-GOOD = {"a model that is moved": _body(".cuda()", "")}

@@ -22,19 +22,3 @@ class MovedInEachStep(Rule, about="time", often="each step"):
         if self._sent.get(source) == (now, self.program.step - 1):
             self.note()
         self._sent[source] = now, self.program.step
-
-
-BAD = [
-    ("scores = model(x)\n", "scores = model(x + table.cuda()[: len(x)])\n", "table.cuda()"),
-    (
-        "optimizer.zero_grad()\n", "model.to('cuda'); optimizer.zero_grad()\n",
-        "optimizer.step()\n", "optimizer.step(); model.to('cpu')\n",
-        "    model.eval()\n", "    model.cuda().eval()\n", "model.to('cuda')",
-    ),
-]  # fmt: skip
-GOOD = {
-    "batches in a list": (
-        "DataLoader(data, batch_size=64)\n", "list(DataLoader(data, batch_size=64, pin_memory=True))\n",
-        "x, y = x.cuda(), y.cuda()", "x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)",
-    ),
-}  # fmt: skip

@@ -56,15 +56,3 @@ class NotDetached(Rule, about="time", often="each step"):
         """Yield what backward passes have made for the sake of models, by the calls of these since the last step."""
         calls = (call for call in self.program.passes if call.filled and not call.fed)
         return (_Leftover(call.line, *call.given[-1]) for call in calls)
-
-
-_TWO = (
-    "scores = model(x)\n", "scores = model({} @ BACK)\n",
-    "optimizer.step()\n",
-    "optimizer.step()\nKEPT or KEPT.append(torch.optim.SGD(TEACHER.parameters(), 0.1))\n"
-    "KEPT[0].zero_grad(); TEACHER(x).square().mean().backward(); KEPT[0].step()\n",
-)  # fmt: skip
-BAD = [(_TWO[0], _TWO[1].format("TEACHER(x)"), *_TWO[2:], "scores = model(TEACHER(x)")]
-GOOD = {"a result that was made without gradients": (
-    _TWO[0], f"with torch.no_grad(): fake = TEACHER(x)\n{_TWO[1].format('fake')}", *_TWO[2:],
-)}  # fmt: skip

@@ -14,20 +14,3 @@ class OddRows(Rule, about="time", often="each step"):
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
         return outcome.odd_rows
-
-
-BAD = [
-    (
-        "scores = model(x)\n",
-        "scores = model(x) + (torch.ones(6145, 6145, device='cuda').half() @ torch.ones(6145, 4, device='cuda').half())"
-        ".float().mean()\n",
-        "torch.ones(6145, 4",
-    ),
-]  # fmt: skip
-GOOD = {
-    "few odd rows": (
-        "scores = model(x)\n",
-        "scores = model(x) + (torch.ones(65, 65, device='cuda').half() @ torch.ones(65, 4, device='cuda').half())"
-        ".float().mean()\n",
-    ),
-}  # fmt: skip

@@ -55,13 +55,3 @@ class OptimizerBuiltAnew(Rule, about="result"):
             built.version = sample._version
             kept = event.optimizer.state.get(sample, {}).values()
             built.remembers = any(isinstance(one, torch.Tensor) and one.shape == sample.shape for one in kept)
-
-
-_ANEW = "optimizer = {}\noptimizer.zero_grad()\n"
-BAD = [("optimizer.zero_grad()\n", _ANEW.format("torch.optim.AdamW(model.parameters())"), "torch.optim.AdamW")]
-GOOD = {
-    "an optimizer that remembers nothing": (
-        "optimizer.zero_grad()\n", _ANEW.format("torch.optim.SGD(model.parameters(), 0.1)"),
-    ),
-    "another optimizer": ("AdamW(", "SGD(lr=0.1, momentum=0.9, params="),
-}  # fmt: skip

@@ -45,14 +45,3 @@ class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
         for line, turns in self._lines.items():
             if not turns.steps and turns.cleared > 1 and max(self.program.step, turns.cleared) >= SELDOM:
                 yield line
-
-
-_TWO = (
-    "batch_size=64", "batch_size=16", "scores = model(x)\n", "scores = model(x) + TEACHER(x)\n", "optimizer.step()\n",
-    "KEPT or KEPT.append(torch.optim.SGD(TEACHER.parameters(), 0.1))\noptimizer.step(){}; KEPT[0].zero_grad()\n",
-)  # fmt: skip
-BAD = [
-    (*_TWO[:-1], _TWO[-1].format(""), "torch.optim.SGD(TEACHER"),
-    ("batch_size=64", "batch_size=16", "optimizer.step()\n", "pass\n", "torch.optim.AdamW"),
-]
-GOOD = {"two optimizers": (*_TWO[:-1], _TWO[-1].format("; KEPT[0].step()"))}

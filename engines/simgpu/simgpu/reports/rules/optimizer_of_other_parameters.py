@@ -23,14 +23,3 @@ class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=(
             parameters = (one for model in used for one in alive(program.parts(model).parameters))
             if any(one.grad is not None and one not in program.trained for one in parameters):
                 self.note()
-
-
-BAD = [
-    ("scores = model(x)\n", "model = Net().cuda(); scores = model(x)\n", "optimizer.step()"),
-    (
-        "scores = model(x)\n",
-        "KEPT or KEPT.append(setattr(model, 'last', nn.Linear(512, 4).cuda()))\nscores = model(x)\n",
-        "optimizer.step()",
-    ),
-]
-GOOD = {"a layer that is frozen": ("scores = model(x)\n", "model.first.requires_grad_(False); scores = model(x)\n")}

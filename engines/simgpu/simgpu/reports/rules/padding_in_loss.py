@@ -47,7 +47,3 @@ _WORDS = (
 
 def _words(more: str) -> tuple[str, ...]:
     return tuple(one.replace("{}", more) for one in _WORDS)
-
-
-BAD = [(*_words(""), "F.cross_entropy")]
-GOOD = {"padding that is ignored": _words(", ignore_index=0")}

@@ -16,7 +16,3 @@ class ProbabilitiesWithoutLogarithm(Rule, about="result"):
         node = graph_of(event.scores)
         if event.name == "nll_loss" and node is not None and node.name().startswith("SoftmaxBackward"):
             self.note()
-
-
-BAD = [("F.cross_entropy(scores, y)", "nn.NLLLoss()(scores.softmax(1), y)", "nn.NLLLoss")]
-GOOD = {"log softmax": ("F.cross_entropy(scores, y)", "F.nll_loss(F.log_softmax(scores, 1), y)")}

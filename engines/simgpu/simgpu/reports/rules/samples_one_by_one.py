@@ -20,9 +20,3 @@ class SamplesOneByOne(Rule, about="time", often="each step"):
         for call in event.used:
             if call.alone is not None and alike[call.model, call.alone] > LOOPED * self.program.backwards:
                 self.note(call.line)
-
-
-BAD = [("scores = model(x)\n", "scores = torch.cat([model(row[None]) for row in x])\n", "model(row[None])")]
-GOOD = {"one row beside a batch": (
-    "F.cross_entropy(scores, y)", "F.cross_entropy(scores, y) + model(x[:1]).abs().sum()",
-)}  # fmt: skip

@@ -24,8 +24,3 @@ class SavedInEachStep(Rule, about="time", often="each step"):
         if epoch == self.program.begun and step != now:
             self.note(line)
         self._saved[line] = self.program.begun, now
-
-
-_SAVE = "torch.save(model.state_dict(), __import__('io').BytesIO())"
-BAD = [("optimizer.step()\n", f"optimizer.step(); {_SAVE}\n", _SAVE)]
-GOOD = {"saved once an epoch": ("    return right\n", f"    {_SAVE}; return right\n")}

@@ -47,11 +47,3 @@ class SchedulerBeforeOptimizer(Rule, about="result"):
         turns = self._turns.pop(event.optimizer, None)
         if turns is not None and turns.calls == 1 and not self._scaled and self.program.updates[event.optimizer] == 1:
             self.note(turns.line)
-
-
-_SCHEDULED = (
-    "optimizer.zero_grad()\nscores",
-    "KEPT or KEPT.append(torch.optim.lr_scheduler.StepLR(optimizer, 1))\noptimizer.zero_grad()\nscores",
-)
-BAD = [(*_SCHEDULED, "optimizer.step()\n", "KEPT[0].step()\noptimizer.step()\n", "KEPT[0].step()")]
-GOOD = {"after the optimizer": (*_SCHEDULED, "optimizer.step()\n", "optimizer.step()\nKEPT[0].step()\n")}

@@ -20,11 +20,3 @@ class SeedInEachStep(Rule, about="result", often="each step"):
             if self._seeds.get(line) == event.args:
                 self.note(line)
             self._seeds[line] = event.args
-
-
-BAD = [("optimizer.zero_grad()\n", "optimizer.zero_grad(); torch.manual_seed(1)\n", "manual_seed")]
-GOOD = {
-    "another seed in each step": (
-        "optimizer.zero_grad()\n", "optimizer.zero_grad(); torch.manual_seed(len(KEPT)); KEPT.append(0)\n",
-    ),
-}  # fmt: skip

@@ -14,15 +14,3 @@ class SigmoidBeforeLoss(Rule, about="result"):
     def on_loss(self, event: events.Loss) -> None:
         if event.name != "nll_loss" and made_by(event.scores).startswith("SigmoidBackward"):
             self.note()
-
-
-BAD = [
-    ("scores = model(x)\n", "scores = model(x).sigmoid()\n", "F.cross_entropy"),
-    (
-        "F.cross_entropy(scores, y)",
-        "nn.BCEWithLogitsLoss()(scores.sigmoid().view(-1), F.one_hot(y, 4).float().view(-1))", "nn.BCEWithLogitsLoss",
-    ),
-]  # fmt: skip
-GOOD = {"a loss of probabilities": (
-    "F.cross_entropy(scores, y)", "F.binary_cross_entropy(scores.sigmoid(), F.one_hot(y, 4).float())",
-)}  # fmt: skip

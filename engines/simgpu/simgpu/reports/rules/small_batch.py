@@ -52,7 +52,3 @@ class SmallBatch(Rule, about="time", often="each step"):
         before, self._fed[call.line] = self._fed.get(call.line, (lambda: None, 0)), call.given[0]
         again = reference() is not None and before[0]() is reference() and before[1] == version
         return again or self.program.only_batch
-
-
-BAD = [("batch_size=64", "batch_size=2", "scores = model(x)")]
-GOOD = {"sixteen samples": ("batch_size=64", "batch_size=16")}

@@ -31,11 +31,3 @@ def _are_probabilities(scores: torch.Tensor) -> bool:
         return False
     sums = values.sum(1 if values.dim() > 1 else 0, dtype=torch.float64)
     return bool((values >= 0).all()) and bool((sums - 1).abs().max() < 1e-2)
-
-
-BAD = [
-    ("scores = model(x)\n", "scores = model(x).softmax(1)\n", "F.cross_entropy"),
-    ("F.cross_entropy(scores, y)", "nn.CrossEntropyLoss()(F.softmax(scores, dim=-1), y)", "nn.CrossEntropyLoss"),
-    ("scores = model(x)\n", "scores = model(x).log_softmax(1).exp()\n", "F.cross_entropy"),
-]
-GOOD = {"logarithms of probabilities": ("scores = model(x)\n", "scores = model(x).log_softmax(1)\n")}

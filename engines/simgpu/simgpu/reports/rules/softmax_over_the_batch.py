@@ -47,20 +47,3 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
             return self._samples
         first = next((one for one in tree_leaves(self.program.inputs) if isinstance(one, torch.Tensor)), None)
         return first.shape[0] if first is not None and first.dim() else 0
-
-
-_SCORES = "scores = model(x)\n"
-_PAIRS = "        x = x\n", "        x = x + (x[:, :, None] * x[:, None]).softmax({}).mean(2)\n"
-BAD = [
-    (_SCORES, "scores = model(x).softmax(0).log()\n", ".softmax(0)"),
-    (
-        "self.last(self.drop(self.first(x).relu()))",
-        "torch.log_softmax(self.last(self.drop(self.first(x).relu())), 0)",
-        "log_softmax",
-    ),
-    (_PAIRS[0], _PAIRS[1].format(0), ".softmax(0)"),
-]
-GOOD = {
-    "over the classes": (_SCORES, "scores = model(x).log_softmax(1)\n"),
-    "over the keys": (_PAIRS[0], _PAIRS[1].format(-1)),
-}

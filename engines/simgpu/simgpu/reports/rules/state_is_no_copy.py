@@ -37,16 +37,3 @@ class StateIsNoCopy(Rule, about="result"):
                 if is_trained and step < self.program.step and value._version != version:
                     self.note(line)
                     return
-
-
-_LOAD = "    return right\n", "    model.load_state_dict(KEPT[0]); return right\n"
-BAD = [(
-    "optimizer.step()\n", "optimizer.step(); KEPT or KEPT.append(model.state_dict())\n", *_LOAD,
-    "KEPT.append(model.state_dict())",
-)]  # fmt: skip
-GOOD = {
-    "a copy of an earlier state": (
-        "optimizer.step()\n",
-        "optimizer.step(); KEPT or KEPT.append({k: v.clone() for k, v in model.state_dict().items()})\n", *_LOAD,
-    ),
-}  # fmt: skip

@@ -11,7 +11,3 @@ class SynchronisedInEachStep(Rule, about="time", often="each step"):
     def on_housekeeping(self, event: events.Housekeeping) -> None:
         if event.name == "synchronize":
             self.note()
-
-
-BAD = [("optimizer.step()\n", "optimizer.step(); torch.cuda.synchronize()\n", "synchronize")]
-GOOD = {"synchronised once an epoch": ("    return right\n", "    torch.cuda.synchronize(); return right\n")}
