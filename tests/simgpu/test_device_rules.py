@@ -9,7 +9,10 @@ from simgpu.machine import kernels_of_kinds
 
 device_rules = pytest.importorskip("benchmarks.device_rules")  # which an engine installed alone has not
 RULES = [rule for kind in ("mps", "xpu") for rule in device_rules.read(kind)]
-HERE = [rule for rule in RULES if not (rule.alone or rule.environment)]
+TRIED = [  # those that need a process of their own are slow
+    pytest.param(rule, id=f"{rule.kind}: {rule.name}", marks=[pytest.mark.slow] * bool(rule.alone or rule.environment))
+    for rule in RULES
+]
 
 
 @pytest.fixture
@@ -20,20 +23,11 @@ def _no_warnings_so_far(monkeypatch):
     monkeypatch.setattr(cpu_fallback, "_warned", set())
 
 
-@pytest.mark.parametrize("rule", HERE, ids=lambda rule: f"{rule.kind}: {rule.name}")
+@pytest.mark.parametrize("rule", TRIED)
 def test_a_rule_is_kept(rule, _no_warnings_so_far):
     outcome = device_rules.tried(rule)
     assert rule.is_kept(outcome, real=False), outcome
     assert device_kind.kind == "sim" and not torch.backends.mps.is_available() and not torch.xpu.is_available()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule not in HERE], ids=lambda rule: f"{rule.kind}: {rule.name}"
-)
-def test_a_rule_of_a_fresh_process_is_kept(rule):
-    outcome = device_rules.tried(rule)
-    assert rule.is_kept(outcome, real=False), outcome
 
 
 def test_the_table_has_a_source_for_each_rule_and_no_rule_twice():
