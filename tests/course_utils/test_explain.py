@@ -210,83 +210,7 @@ def attend(**masks):
     nn.MultiheadAttention(4, 2, batch_first=True)(x, x, x, **masks)
 
 
-# What this version of PyTorch says of mistakes that are often made
-HERE = [
-    ("module before its init", Unready),
-    ("what a module keeps", lambda: setattr(nn.Linear(1, 1), "weight", torch.ones(1))),
-    ("what a module keeps", lambda: setattr(nn.BatchNorm1d(1), "running_mean", 3)),
-    ("function of one's own", lambda: Lacking.apply(torch.ones(2, requires_grad=True), 1).sum().backward()),
-    ("inputs of DataParallel", lambda: torch.tensor(1).chunk(2)),
-    ("tensor of no dimension", lambda: list(torch.tensor(1))),
-    ("tensor of no dimension", lambda: torch.tensor(1)[0]),
-    ("tensor of no dimension", lambda: torch.tensor(1)[:1]),
-    ("tensor of no dimension", lambda: torch.cat([torch.tensor(1)])),
-    ("number of dimensions", lambda: torch.ones(2, 3).permute(0, 1, 2)),
-    ("number of dimensions", lambda: torch.ones(2, 2, 2).t()),
-    ("number of dimensions", lambda: torch.ones(2, 2, 2).mm(torch.ones(2, 2))),
-    ("number of dimensions", lambda: torch.ones(2, 2).bmm(torch.ones(2, 2))),
-    ("number of dimensions", lambda: torch.ones(2, 2).dot(torch.ones(2, 2))),
-    ("einsum", lambda: torch.einsum("ij,jk->ik", torch.ones(2, 3), torch.ones(2, 3))),
-    ("shapes of a matrix product", lambda: torch.ones(2, 3) @ torch.ones(2)),
-    ("shapes of a matrix product", lambda: torch.ones(3).dot(torch.ones(2))),
-    ("sizes of a module", lambda: nn.MultiheadAttention(10, 3)),
-    ("sizes of a module", lambda: nn.Conv2d(3, 4, 1, groups=2)),
-    ("sizes of a module", lambda: nn.GroupNorm(3, 4)),
-    ("impossible size", lambda: torch.zeros(-1)),
-    ("impossible size", lambda: torch.zeros(2**40, 2**40)),
-    ("pieces of a split", lambda: torch.ones(2).split([1, 2])),
-    ("pieces of a split", lambda: torch.utils.data.random_split(range(3), [1, 1])),
-    ("mask that is not bool", lambda: torch.ones(2).masked_fill(torch.ones(2), 0)),
-    ("mask that is not bool", lambda: torch.where(torch.ones(2), 1, 0)),
-    ("arithmetic of bool", lambda: torch.tensor(True) - torch.tensor(True)),
-    ("arithmetic of bool", lambda: -torch.tensor(True)),
-    ("index that is no whole number", lambda: torch.ones(2)[1.0]),
-    ("list of tensors", lambda: torch.cat(torch.ones(2), torch.ones(2))),
-    ("arguments of a function", lambda: torch.zeros(2.5)),
-    ("arguments of a function", lambda: torch.randn((2, 3), 4.0)),
-    ("arguments of a function", lambda: nn.Linear(2.0, 3)),
-    ("attribute of a tensor", lambda: torch.ones(1).item().backward()),
-    ("attribute of a tensor", lambda: nn.LSTM(1, 1)(torch.ones(1, 1)).size()),
-    ("weights of classes", lambda: F.cross_entropy(torch.ones(2, 3), torch.tensor([0, 1]), weight=torch.ones(2))),
-    ("shape of a gradient", lambda: torch.ones(2, requires_grad=True).exp().backward(torch.ones(3))),
-    ("shape of a gradient", lambda: setattr(torch.ones(2, requires_grad=True), "grad", torch.ones(3))),
-    ("flag of a computed tensor", lambda: setattr(torch.ones(2, requires_grad=True).exp(), "requires_grad", False)),
-    ("schedule without an optimizer", lambda: torch.optim.lr_scheduler.StepLR(nn.Linear(1, 1), 1)),
-    ("what an optimizer takes", lambda: torch.optim.SGD(torch.ones(2))),
-    ("what an optimizer takes", lambda: torch.optim.SGD([1])),
-    # asked to validate: torch.compile switches that off for the rest of the process
-    ("not a distribution", lambda: torch.distributions.Normal(torch.tensor(float("nan")), 1.0, validate_args=True)),
-    ("matrix without a solution", lambda: torch.linalg.cholesky(-torch.eye(2))),
-    ("matrix without a solution", lambda: torch.linalg.inv(torch.zeros(2, 2))),
-    ("attention mask", lambda: attend(attn_mask=torch.zeros(2, 2))),
-    ("attention mask", lambda: attend(key_padding_mask=torch.zeros(2, 2))),
-    ("hidden state", lambda: nn.GRU(4, 5)(torch.ones(3, 2, 4), torch.ones(1, 3, 5))),
-    ("lengths of sequences", lambda: nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2), torch.tensor([1, 3]))),
-    ("lengths of sequences", lambda: nn.utils.rnn.pack_padded_sequence(torch.ones(3, 2), torch.tensor([3, 0]))),
-    ("options of a DataLoader", lambda: DataLoader([1], sampler=[0], shuffle=True)),
-    ("options of a DataLoader", lambda: DataLoader([1], prefetch_factor=2)),
-    ("options of a DataLoader", lambda: DataLoader([1], persistent_workers=True)),
-    ("pinned on a device", lambda: torch.ones(2, device="meta").pin_memory()),
-    ("tensor without elements", lambda: torch.zeros(0).max()),
-    ("tensor without elements", lambda: torch.zeros(0, 3).argmin(0)),
-    ("tensor without elements", lambda: F.interpolate(torch.ones(1, 1, 0, 4), 2)),
-    ("shape of an index", lambda: torch.ones(2, 3).gather(0, torch.zeros(3, dtype=torch.long))),
-    ("shape of an index", lambda: torch.ones(2, 3).gather(1, torch.zeros(5, 2, dtype=torch.long))),
-    ("arguments of forward", lambda: nn.Linear(1, 1)()),
-    ("target dtype", lambda: F.one_hot(torch.ones(2))),
-    ("target dtype", lambda: torch.ones(2).gather(0, torch.ones(2))),
-    ("target dtype", lambda: F.cross_entropy(torch.ones(2, 3), torch.ones(2, 3, dtype=torch.long))),
-    ("index out of range", lambda: F.one_hot(torch.tensor([3]), 2)),
-    ("dtypes differ", lambda: torch.ones(2).lerp(torch.ones(2).double(), 0.5)),
-    ("image too small", lambda: F.pad(torch.ones(1, 1, 2, 2), (3, 3, 3, 3), mode="reflect")),
-    ("more than one value", lambda: float(torch.ones(2, 3))),
-    ("negative strides", lambda: torch.from_numpy(np.ones(3)[::-1])),
-    ("list that is no array", lambda: torch.tensor([[1, 2], [3]])),
-    ("list that is no array", lambda: torch.from_numpy(np.array(["a"]))),
-    ("sizes of output and target", lambda: F.binary_cross_entropy(torch.ones(3), torch.ones(2))),
-    ("not probabilities", lambda: torch.multinomial(torch.tensor([-1.0]), 1)),
-    ("no such file", lambda: torch.load("nowhere.pt")),
-]  # fmt: skip
+MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text(encoding="utf-8"))
 
 POSTED = tomllib.loads(Path(__file__).with_name("posted_errors.toml").read_text(encoding="utf-8"))["posted"]
 
@@ -328,10 +252,10 @@ def test_messages_of_other_devices_are_known(message, name):
     assert explain(RuntimeError(message)).name == name
 
 
-@pytest.mark.parametrize(("name", "program"), HERE)
+@pytest.mark.parametrize(("name", "program"), [(name, each) for name, some in MISTAKES.items() for each in some])
 def test_an_error_that_pytorch_raises_here_is_explained(name, program):
     with caught() as c:
-        program()
+        eval(program, globals())
     assert c.explanation.name == name, c.error
 
 
