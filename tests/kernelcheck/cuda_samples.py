@@ -99,67 +99,36 @@ T = []
 
 
 def t(name, grid, block, args, expect, kname=None, shared=0):
-    """Add a kernel: `expect` is a kind of fault, None for a right one, or a function that says whether it is right."""
+    """Add a kernel and what is expected: a kind of fault, None for a right one, or a function that says whether it is.
+
+    Or what it has written, what that is to be, and how far the two may differ.
+    """
+    if isinstance(expect, tuple):
+        got, want, far = expect
+        expect = lambda: torch.allclose(got, want, rtol=far, atol=far)
     text = TEXTS[name].replace("\n", "\r\n" if "crlf" in name else "\n")
     T.append((name, text, grid, block, args, expect, kname, shared))
 
 
-a = R(256)
-want = a.sort()[0].clone()
-t("bitonic", 1, 256, [a], lambda a=a, w=want: torch.equal(a, w))
-xx = R(200)
-y = Z(200)
-t(
-    "conv",
-    4,
-    64,
-    [xx, y, 200],
-    lambda y=y: torch.allclose(
-        y,
-        torch.nn.functional.conv1d(xx[None, None], torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1])[None, None], padding=2)[
-            0, 0
-        ],
-        atol=1e-05,
-    ),
-)
-lx = R(6, 512)
-ga = R(512)
-be = R(512)
-y = Z(6, 512)
-t(
-    "layernorm",
-    6,
-    128,
-    [lx, ga, be, y, 512, 1e-05],
-    lambda y=y: torch.allclose(y, torch.nn.functional.layer_norm(lx, (512,), ga, be), atol=0.0001),
-)
-A = (torch.rand(10, 50, generator=g) < 0.3) * R(10, 50)
-px = R(50)
-y = Z(10)
-csr = [torch.cat([torch.zeros(1), (A != 0).sum(1).cumsum(0)]).int(), A.nonzero()[:, 1].int(), A[A != 0], px]
-t("csr", 3, 128, [*csr, y, 10], lambda y=y: torch.allclose(y, A @ px, atol=0.0001))
-xx2 = R(300)
-o2 = Z(300)
-c = torch.zeros(1, dtype=torch.int32)
-t(
-    "warp aggregated",
-    3,
-    128,
-    [xx2, o2, c, 300],
-    lambda o=o2, c=c: (
-        c.item() == (xx2 > 0).sum().item() and torch.equal(o[: c.item()].sort()[0], xx2[xx2 > 0].sort()[0])
-    ),
-)
-dx = R(500).double()
-ds = Z(1, dtype=torch.float64)
-t("double cas", 4, 128, [dx, ds, 500], lambda s=ds: torch.allclose(s, dx.sum()))
-hx = R(100).half()
-hy = R(100).half()
-hw = (2 * hx.float() + hy.float()).half()
-t("half2", 1, 64, [hx, hy, 2.0, 50], lambda y=hy, w=hw: torch.equal(y, w))
-bx = R(64).bfloat16()
-by = Z(64).bfloat16()
-t("bf16", 1, 64, [bx, by], lambda y=by: torch.equal(y, bx * 2))
+x = R(256)
+t("bitonic", 1, 256, [x], (x, x.sort()[0].clone(), 0))
+x, y, taps = R(200), Z(200), torch.tensor([0.1, 0.2, 0.4, 0.2, 0.1])[None, None]
+t("conv", 4, 64, [x, y, 200], (y, torch.conv1d(x[None, None], taps, padding=2)[0, 0], 1e-5))
+x, gain, bias, y = R(6, 512), R(512), R(512), Z(6, 512)
+t("layernorm", 6, 128, [x, gain, bias, y, 512, 1e-05], (y, torch.layer_norm(x, (512,), gain, bias), 1e-4))
+matrix, x, y = (torch.rand(10, 50, generator=g) < 0.3) * R(10, 50), R(50), Z(10)
+starts, columns = torch.cat([torch.zeros(1), (matrix != 0).sum(1).cumsum(0)]).int(), matrix.nonzero()[:, 1].int()
+t("csr", 3, 128, [starts, columns, matrix[matrix != 0], x, y, 10], (y, matrix @ x, 1e-4))
+positive, kept, count = R(300), Z(300), torch.zeros(1, dtype=torch.int32)
+t("warp aggregated", 3, 128, [positive, kept, count, 300], lambda: (
+    kept[: count.item()].sort()[0].equal(positive[positive > 0].sort()[0])
+))  # fmt: skip
+x, y = R(500).double(), Z(1, dtype=torch.float64)
+t("double cas", 4, 128, [x, y, 500], (y, x.sum(), 1e-5))
+x, y = R(100).half(), R(100).half()
+t("half2", 1, 64, [x, y, 2.0, 50], (y, (2 * x.float() + y.float()).half(), 0))
+x, y = R(64).bfloat16(), Z(64).bfloat16()
+t("bf16", 1, 64, [x, y], (y, x * 2, 0))
 for name, *more in HEADS:
     if more:
         grid, block, args, *named = eval(f"({more[0]},)", {"torch": torch, "R": R, "Z": Z, "g": g})
