@@ -64,8 +64,8 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
                 pair = [_at(node, f"_saved_dim{i}", scores.dim()) for i in range(2)]
                 classes = pair[1 - pair.index(classes)] if classes in pair else classes
             elif node.name().startswith(("View", "UnsafeView")) and scores.dim() == 2:
-                sizes = node._saved_self_sym_sizes
-                if sizes[-1] != count:
+                sizes = getattr(node, "_saved_self_sym_sizes", ())
+                if not sizes or sizes[-1] != count:
                     return
                 classes = len(sizes) - 1
             elif not node.name().startswith("LogBackward"):
@@ -74,7 +74,7 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         if node is None:
             return
         try:
-            shape = node._saved_result.shape
+            shape = getattr(node, "_saved_result", scores).shape
         except RuntimeError:  # a backward pass has freed it
             return
         over = _at(node, "_saved_dim", len(shape))
