@@ -11,7 +11,7 @@ import yaml
 from tests import children
 
 README = Path(__file__).parents[2] / "engines" / "simgpu" / "README.md"
-REPORT, HERE, FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+REPORT, HERE, ON_FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 # the command lines that a shell can be given as they stand, with the exit status that each ends with
 COMMANDS = re.findall(r"^python (-m simgpu .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
 ENDS = {"--fail-if": 3}
@@ -46,7 +46,7 @@ def test_the_lines_on_a_gpu_meet_its_errors_its_memory_and_its_clock():
 
 
 def test_the_lines_on_a_program_that_says_cuda():
-    said = printed(FACE).splitlines()
+    said = printed(ON_FACE).splitlines()
     assert said[0] == "cuda:0 Simulated T4" and int(said[1]) > 0 and said[2] == "False"
 
 
