@@ -69,6 +69,8 @@ def _left(
     finally:
         case.answer = answer
     refuse(case, report.fault)
+    why = "a grid may have two billion programs, and 16 bits hold 32,767: leave the number as it is"
+    case.fail_if(report.narrowed, f"keeps a program's number in 8 or 16 bits\n  {report.narrowed}", why)
     names = list(inspect.signature(answer).parameters)
     asked = [names[each] for each in ((out,) if isinstance(out, int) else out)]
     written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes]

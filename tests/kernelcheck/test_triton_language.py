@@ -81,6 +81,22 @@ ROW = "at = tl.arange(0, 8); v = tl.load(x + at); "
 NUMBERS = torch.tensor([-9, -8, -1, 0, 1, 2, 7, 2**31 - 1], dtype=torch.int32)
 
 
+@pytest.mark.parametrize(("number", "told"), [
+    ("tl.program_id(0).to(tl.int16)", True),
+    ("(tl.program_id(0) * 2 - tl.program_id(0))[None].to(tl.uint8)", True),
+    ("tl.program_id(0).to(tl.int64)", False),
+    ("(tl.program_id(0) % 2).to(tl.int8)", False),
+    ("tl.load(x).to(tl.int8)", False),
+])  # fmt: skip
+def test_a_program_s_number_in_few_bits_is_told_in_a_grid_that_is_small(number, told):
+    triton, tl = kernelcheck.triton(interpreter=True)
+    text = f"def kernel(x):\n    number = {number}\n    tl.store(x + number, tl.load(x + number))\n"
+    linecache.cache["few_bits.py"] = len(text), None, text.splitlines(keepends=True), "few_bits.py"
+    exec(compile(text, "few_bits.py", "exec"), space := {"tl": tl})
+    report = kernelcheck.checked(triton.jit(space["kernel"]), (1,), torch.zeros(3))
+    assert report.fault is None and report.narrowed == (f"few_bits.py:2: number = {number}" if told else "")
+
+
 @pytest.mark.parametrize(("expression", "dtype", "want"), [
     ("v // 2", torch.int32, torch.div(NUMBERS, 2, rounding_mode="trunc")),  # towards zero, as in C
     ("v % 4", torch.int32, torch.fmod(NUMBERS, 4)),

@@ -110,13 +110,13 @@ def plain(value: Any) -> Any:
 
 
 class Block:
-    """A block of numbers of a program; one number is a block of the shape ()."""
+    """A block of numbers of a program, of shape () for one. `numbered`: it grows with the program's number."""
 
-    __slots__ = ("data", "dtype")
+    __slots__ = ("data", "dtype", "numbered")
     functions: ClassVar[dict[str, Any]] = {}  # of the language that may be called as methods, too
 
     def __init__(self, data: Any, dtype: DType, counts: bool = False) -> None:
-        self.data, self.dtype = dtype.of(data), dtype
+        self.data, self.dtype, self.numbered = dtype.of(data), dtype, False
         if self.data.size > _MOST_ELEMENTS:
             raise wrong(f"a block has {self.data.size:,} elements, and Triton allows {_MOST_ELEMENTS:,}", "shapes")
         if counts and dtype.kind == 2:
@@ -138,10 +138,17 @@ class Block:
             raise wrong(f"{dtype} is no type of Triton's{here}")
         if bitcast and dtype.bits != self.dtype.bits:
             raise wrong(f"the bits of {self.dtype} cannot be read as {dtype}, which has another size")
-        return Block(dtype.decode(self.dtype.encode(self.data).view(dtype.stored)) if bitcast else self.data, dtype)
+        block = Block(dtype.decode(self.dtype.encode(self.data).view(dtype.stored)) if bitcast else self.data, dtype)
+        block.numbered = self.numbered
+        if self.numbered and dtype.kind < 2 and dtype.bits < 32:
+            launch = running[-1]
+            launch.report.narrowed = launch.report.narrowed or launch.line()
+        return block
 
     def __getitem__(self, key: Any) -> Block:
-        return Block(self.data[_key(key)], self.dtype)
+        block = Block(self.data[_key(key)], self.dtype)
+        block.numbered = self.numbered
+        return block
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise wrong("an element of a block cannot be set: choose by tl.where(tl.arange(0, …) == i, …, …)", "language")
@@ -357,7 +364,9 @@ def combine(name: str, a: Any, b: Any) -> Block:
             raise wrong(f"{block.data} does not fit into {dtype}, the type of the block: convert the block by .to(…)")
     x, y = dtype.of(a.data), dtype.of(b.data)
     data = shaped(lambda: _OPERATORS[name](x, y), a, b)
-    return Block(data, BOOL) if name in _COMPARISONS else Block(data, dtype, counts=True)
+    block = Block(data, BOOL) if name in _COMPARISONS else Block(data, dtype, counts=True)
+    block.numbered = name in ("add", "sub", "mul") and (a.numbered or b.numbered)
+    return block
 
 
 def _method(name: str, swapped: bool) -> Callable[[Any, Any], Block]:

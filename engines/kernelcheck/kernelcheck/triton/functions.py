@@ -405,7 +405,9 @@ def _number(name: str, which: str) -> Callable[..., Any]:
     def number(axis: int) -> Block:
         if constant(axis, "the axis") not in (0, 1, 2):
             raise wrong(f"the axis of tl.{name} is 0, 1 or 2, and here is {axis}")
-        return Block(getattr(running[-1], which)[constant(axis, "the axis")], I32)
+        block = Block(getattr(running[-1], which)[constant(axis, "the axis")], I32)
+        block.numbered = name == "program_id"
+        return block
 
     return number
 

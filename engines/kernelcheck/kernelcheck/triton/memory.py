@@ -46,7 +46,8 @@ class Report(Sums):
     - `touched`: array → program → the elements that it read or wrote, out of bounds ones too; {} beyond a million;
     - `results`: array → what the kernel left in it, as a CPU tensor of the same shape and strides;
     - `sizes`: array → elements from the first of the tensor to its last;
-    - `unwritten`: array → how many of its elements no program wrote, of arrays that the kernel writes to.
+    - `unwritten`: array → how many of its elements no program wrote, of arrays that the kernel writes to;
+    - `narrowed`: the first line that keeps a program's number in 8 or 16 bits, which a large grid outgrows; or "".
     """
 
     fault: KernelFault | None = None
@@ -57,6 +58,7 @@ class Report(Sums):
     results: dict[str, torch.Tensor] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     unwritten: dict[str, int] = field(default_factory=dict)
+    narrowed: str = ""
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [
