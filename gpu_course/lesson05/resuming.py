@@ -43,12 +43,13 @@ class _SavedRun:
     def losses(self, data: list) -> list[float]:
         """Train on these batches and return the losses."""
         losses = []
-        for x, y in data:
+        for number, (x, y) in enumerate(data):
             self.optimizer.zero_grad()
             loss = F.cross_entropy(self.model(x.to(self.device)), y.to(self.device))
             loss.backward()
             self.optimizer.step()
-            self.scheduler.step()
+            if number % 2:  # as one that steps once an epoch: its count is not the run's
+                self.scheduler.step()
             losses.append(loss.item())
         return losses
 
@@ -95,7 +96,12 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     case.fail_if(difference(begin, 0), "`step` is not 0 at first", "no step is done", expected=0, got=begin)
     first.losses(data[:3])
     first.progress.step = 3
-    state = _through_a_file(case, case.use(first.progress.state_dict, draws=False), location)
+    saved, again = (case.use(first.progress.state_dict, draws=False) for _ in range(2))
+    why = "who kept that one then has the state of another step: make a new dict each time"
+    case.fail_if(
+        isinstance(saved, dict) and saved is again, "state_dict() returns the dict that it returned before", why
+    )
+    state = _through_a_file(case, saved, location)
     was, expected = first.parts(), first.losses(data[3:])
     _another_process(case)
     case.about("", then)
