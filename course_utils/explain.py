@@ -97,7 +97,7 @@ def _causes(error: BaseException | str) -> list[BaseException | str]:
             causes.insert(0, one)
             todo += [*getattr(one, "exceptions", ()), *filter(None, [getattr(one, "__cause__", None)])]
     handled = None if isinstance(error, str) or error.__suppress_context__ else error.__context__
-    return causes + [handled] * (handled is not None)
+    return causes if handled is None else [*causes, handled]
 
 
 # A line that says which error was raised; what stands before it (a rank, a time, an E) begins the next lines too

@@ -53,6 +53,13 @@ def memory(folder: Path) -> None:
         raise AssertionError("the budget limits nothing")
 
 
+def sheets(folder: Path) -> None:
+    """The data sheets in the pictures of lessons 00 to 03."""
+    from course_utils import devices
+
+    assert devices.sheets("cuda")[0].name == "T4"
+
+
 def formats(folder: Path) -> None:
     """The formats of a roofline, in lesson 03."""
     import torch

@@ -43,6 +43,7 @@ TAKEN_BY = {  # the branches of packages and programs, by the function of `cuda_
         "measurements.py._allocator_peak: device.type == 'cuda'",
     ],
     "formats": ["rates.py.formats: device.type == 'cuda'"],
+    "sheets": ["choice.py.sheets: device.type in ('cuda', 'xpu')"],
     "answer": ["case.py.Case._outcome: self.device.type in ('cuda', 'mps', 'xpu')"],
     "resuming": [
         "resuming.py._another_process: case.device.type == 'sim' else",

@@ -147,7 +147,7 @@ class Recording:
     @property
     def has_compiled(self) -> bool:
         """Whether PyTorch has compiled anything of the program."""
-        return self.rules["compiled-anew"].compiles
+        return bool(getattr(self.rules["compiled-anew"], "compiles", False))
 
     @property
     def capacities(self) -> list[int]:
