@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from gpu_course.checks import Case, Exercise, edges
+from gpu_course.checks import Case, Exercise, difference, edges
 from gpu_course.common.probes import named, state_of, unchanged
 
 _RATE = 0.01
@@ -31,6 +31,9 @@ def a_loss(case: Case, got: Any, expected: torch.Tensor, rtol: float = 1e-4) -> 
     holds = isinstance(got, torch.Tensor) and got.requires_grad
     why = "whoever keeps the loss then keeps all that its backward pass needs: return loss.detach()"
     case.fail_if(holds, "returns a loss that still holds its graph", why)
+    if isinstance(got, torch.Tensor) and got.dtype == expected.dtype == torch.float64 and difference(got, expected):
+        rounded = torch.equal(got, got.float().to(got.dtype))
+        case.fail_if(rounded, "rounds the loss to float32", "model and batch are in float64", got=got)
     case.equal(got, expected, rtol=rtol, why="it is the mean loss of the batch before the step")
 
 

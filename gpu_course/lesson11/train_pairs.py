@@ -91,7 +91,7 @@ def _(case: Case) -> None:
         )
         trained(case, model, right, tolerance=0.05)
         moved, wanted = (_vector(net) - _vector(embedding()) for net in (model, right))
-        far = not (moved - wanted).norm() <= 4e-3 * wanted.norm()
+        far = not (moved - wanted).norm() <= 7e-3 * wanted.norm()
         case.fail_if(far, "takes other steps", "each one is lr times the gradient of its own batch's loss, and no more")
         passes.once(case, rows=30)
     lets_errors_out(case, embedding(), [batches[0], (torch.ones(2, 3), torch.ones(2, 3))], case.device)

@@ -20,7 +20,7 @@ from tools import notebooks
 
 ROOT = Path(__file__).parents[2]
 EXERCISES = [
-    SimpleNamespace(lesson=lesson, name=name, task=SimpleNamespace(title=name.title(), minutes=minutes))
+    SimpleNamespace(lesson=lesson, name=name, task=SimpleNamespace(title=name.title(), minutes=minutes, needs=str))
     for lesson, name, minutes in [("00", "double", 3), ("01", "pick", 5), ("01", "free", 8), ("01", "last", 2)]
 ]
 
@@ -58,7 +58,7 @@ def counts() -> dict[str, int]:
 
 
 def test_a_page_that_no_lesson_needs_is_kept_and_carried_and_its_exercises_come_last(monkeypatch):
-    gym = SimpleNamespace(lesson="00b", name="lift", task=SimpleNamespace(title="Lift", minutes=9))
+    gym = SimpleNamespace(lesson="00b", name="lift", task=SimpleNamespace(title="Lift", minutes=9, needs=str))
     monkeypatch.setattr(catalogue, "registry", lambda: iter([gym, *EXERCISES]))
     mark("00", "double")
     assert progress().next == "Next: Pick (lesson 01, 5 min)"

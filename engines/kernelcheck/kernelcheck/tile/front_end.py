@@ -32,6 +32,10 @@ def why_not() -> str:
         return f"cuTile needs NVIDIA's package cuda-tile: {how}; Triton's language, kernelcheck.triton(), needs none."
     if not version.startswith(f"{VERSION}."):
         return f"cuTile runs here by the IR of cuda-tile {VERSION}, and {version} is installed."
+    try:
+        importlib.import_module("cuda.tile")
+    except ImportError as error:  # as in a browser, which has no multiprocessing
+        return f"cuda-tile {version} is installed, and cannot be imported here: {error}."
     return ""
 
 
