@@ -115,8 +115,8 @@ class Block:
     __slots__ = ("data", "dtype", "numbered")
     functions: ClassVar[dict[str, Any]] = {}  # of the language that may be called as methods, too
 
-    def __init__(self, data: Any, dtype: DType, counts: bool = False) -> None:
-        self.data, self.dtype, self.numbered = dtype.of(data), dtype, False
+    def __init__(self, data: Any, dtype: DType, counts: bool = False, numbered: bool = False) -> None:
+        self.data, self.dtype, self.numbered = dtype.of(data), dtype, numbered
         if self.data.size > _MOST_ELEMENTS:
             raise wrong(f"a block has {self.data.size:,} elements, and Triton allows {_MOST_ELEMENTS:,}", "shapes")
         if counts and dtype.kind == 2:
@@ -138,17 +138,14 @@ class Block:
             raise wrong(f"{dtype} is no type of Triton's{here}")
         if bitcast and dtype.bits != self.dtype.bits:
             raise wrong(f"the bits of {self.dtype} cannot be read as {dtype}, which has another size")
-        block = Block(dtype.decode(self.dtype.encode(self.data).view(dtype.stored)) if bitcast else self.data, dtype)
-        block.numbered = self.numbered
         if self.numbered and dtype.kind < 2 and dtype.bits < 32:
             launch = running[-1]
             launch.report.narrowed = launch.report.narrowed or launch.line()
-        return block
+        data = dtype.decode(self.dtype.encode(self.data).view(dtype.stored)) if bitcast else self.data
+        return Block(data, dtype, numbered=self.numbered)
 
     def __getitem__(self, key: Any) -> Block:
-        block = Block(self.data[_key(key)], self.dtype)
-        block.numbered = self.numbered
-        return block
+        return Block(self.data[_key(key)], self.dtype, numbered=self.numbered)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise wrong("an element of a block cannot be set: choose by tl.where(tl.arange(0, …) == i, …, …)", "language")
@@ -364,9 +361,9 @@ def combine(name: str, a: Any, b: Any) -> Block:
             raise wrong(f"{block.data} does not fit into {dtype}, the type of the block: convert the block by .to(…)")
     x, y = dtype.of(a.data), dtype.of(b.data)
     data = shaped(lambda: _OPERATORS[name](x, y), a, b)
-    block = Block(data, BOOL) if name in _COMPARISONS else Block(data, dtype, counts=True)
-    block.numbered = name in ("add", "sub", "mul") and (a.numbered or b.numbered)
-    return block
+    if name in _COMPARISONS:
+        return Block(data, BOOL)
+    return Block(data, dtype, counts=True, numbered=name in ("add", "sub", "mul") and (a.numbered or b.numbered))
 
 
 def _method(name: str, swapped: bool) -> Callable[[Any, Any], Block]:

@@ -405,9 +405,8 @@ def _number(name: str, which: str) -> Callable[..., Any]:
     def number(axis: int) -> Block:
         if constant(axis, "the axis") not in (0, 1, 2):
             raise wrong(f"the axis of tl.{name} is 0, 1 or 2, and here is {axis}")
-        block = Block(getattr(running[-1], which)[constant(axis, "the axis")], I32)
-        block.numbered = name == "program_id"
-        return block
+        here = getattr(running[-1], which)[constant(axis, "the axis")]
+        return Block(here, I32, numbered=name == "program_id")
 
     return number
 
