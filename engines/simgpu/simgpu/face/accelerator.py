@@ -32,11 +32,9 @@ def replace(
         _get_accelerator=lambda check=None: torch.device(kind, state.world.current),
         _accelerator_getDeviceIndex=lambda: state.world.current,
     )
-    forget = getattr(getattr(torch.accelerator, "get_device_capability", None), "cache_clear", None)
-    if formats is not None and forget is not None:
+    if formats is not None and hasattr(torch.accelerator, "get_device_capability"):
         put.put(torch._C, _accelerator_getDeviceCapability=lambda index: {"supported_dtypes": set(formats)})
-        forget()
-        put.call(forget)
+        put.forget(torch.accelerator.get_device_capability)
     streams, events = _kind_of("Stream", torch.Stream, stream), _kind_of("Event", torch.Event, event)
     put.put(torch, Stream=streams, Event=events)
     put.put(torch.accelerator, **{name: another(getattr(module, other)) for name, other in of_module.items()})

@@ -155,8 +155,8 @@ def replace(put: Replacements) -> None:
     for module in (torch.mps, torch.backends.mps):
         put.put(module, is_available=available)
     put.put(torch.mps, _default_mps_generator=generator, _is_in_bad_fork=lambda: state.forked)
-    _forget_answers()
-    put.call(_forget_answers)
+    for name in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
+        put.forget(getattr(torch.backends.mps, name))
     accelerator.replace(put, Stream, Event, {}, accelerator.FORMATS)
     named = [name for name, value in vars(torch.accelerator).items() if "memory_" in name and callable(value)]
     put.put(torch.accelerator, **dict.fromkeys([*named, "get_memory_info", "empty_cache"], _no_statistics))
@@ -166,15 +166,6 @@ def replace(put: Replacements) -> None:
     library.impl("linear", mps.linear, "AutogradMeta")
     cpu_fallback.register(library)
     put.call(library._destroy)
-
-
-def _forget_answers() -> None:
-    """Clear PyTorch's cached answers about this machine."""
-    mps: Any = torch.backends.mps
-    for name in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
-        clear = getattr(getattr(mps, name), "cache_clear", None)
-        if clear is not None:
-            clear()
 
 
 def _no_statistics(*args: Any, **kwargs: Any) -> NoReturn:

@@ -79,10 +79,7 @@ def replace(put: Replacements) -> None:
         _maybe_exchange_device=accelerator.another(driver.exchange),
     )  # fmt: skip
     for function in (xpu.get_device_capability, xpu.device_count):  # PyTorch 2.10 keeps the second's answer, too
-        forget = getattr(function, "cache_clear", None)
-        if forget is not None:
-            forget()
-            put.call(forget)
+        put.forget(function)
     put.put(torch.version, xpu=VERSION)
     same = ("current_stream", "set_stream", "memory_stats", "reset_accumulated_memory_stats")
     of_module = {"set_device_index": "set_device", **dict(zip(same, same, strict=True))}

@@ -146,7 +146,8 @@ def fake_group(ranks: int, rank: Rank) -> Generator[None]:
 
     Raises RuntimeError in a process group.
     """
-    from torch.distributed._tools import fake_collectives  # noqa: F401  # pyright: ignore (where 2.10 registers shapes of collectives)
+    # where 2.10 registers shapes of collectives
+    from torch.distributed._tools import fake_collectives  # noqa: F401  # pyright: ignore
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from torch.testing._internal.distributed.fake_pg import FakeStore

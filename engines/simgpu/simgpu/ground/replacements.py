@@ -43,6 +43,13 @@ class Replacements:
         """Register `function(*args)`, which puts something else back, for `undo`."""
         self._back.callback(function, *args)
 
+    def forget(self, function: Any) -> None:
+        """Clear what a cached function has answered, now and at `undo`; one that keeps nothing is left alone."""
+        clear = getattr(function, "cache_clear", None)
+        if clear is not None:
+            clear()
+            self.call(clear)
+
     def undo(self) -> None:
         """Put everything back, the last change first."""
         self._back.close()
