@@ -32,6 +32,7 @@ from simgpu.reports.program import Program
 from simgpu.reports.reads import Reads
 from simgpu.reports.rule import Outcome, Suspect
 from simgpu.reports.rules import Rules
+from simgpu.reports.rules.compiled_anew import CompiledAnew
 
 STEPS = 10  # so many are recorded in detail
 EVENTS, MOST_EVENTS = 15_000, 1_000_000  # at most so many of several steps, and of one
@@ -147,7 +148,8 @@ class Recording:
     @property
     def has_compiled(self) -> bool:
         """Whether PyTorch has compiled anything of the program."""
-        return bool(getattr(self.rules["compiled-anew"], "compiles", False))
+        rule = self.rules["compiled-anew"]
+        return isinstance(rule, CompiledAnew) and rule.compiles
 
     @property
     def capacities(self) -> list[int]:
