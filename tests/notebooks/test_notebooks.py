@@ -181,7 +181,9 @@ def no_answer_stands_open_where_it_is_revealed(path, notebook):
         for result in revealed:
             values = [node.value for node in nodes if isinstance(node, ast.Assign) and isinstance(result, ast.Name)
                       and result.id in [getattr(target, "id", "") for target in node.targets]]  # fmt: skip
-            written = [isinstance(value, ast.Constant) for value in values or [result]]
+            written = [
+                isinstance(value, ast.Constant) or is_chosen_elsewhere(value, nodes) for value in values or [result]
+            ]
             assert not all(written), f"{cell.id}: fold it, or reveal what was computed, not {ast.unparse(result)}"
         shown = {value for result in revealed for value in values_in(result)}
         shown |= {value.partition("[")[0] for value in shown}  # what is said of a whole list tells its elements
@@ -190,6 +192,15 @@ def no_answer_stands_open_where_it_is_revealed(path, notebook):
             sides = [values_in(side) for side in compared]
             told = [side for side in sides if side and {*side} <= shown]
             assert not (told and [] in sides), f"{cell.id}: fold it, {ast.unparse(claim)} gives the answer away"
+
+
+def is_chosen_elsewhere(value: ast.expr, nodes: list[ast.AST]) -> bool:
+    """Return whether an expression chooses between two written values by what another cell has settled."""
+    if not (isinstance(value, ast.IfExp) and isinstance(value.body, ast.Constant)):
+        return False
+    made = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    used = {node.id for node in ast.walk(value.test) if isinstance(node, ast.Name)}
+    return not used & made
 
 
 def parts_of(test: ast.expr) -> list[ast.expr]:
@@ -512,6 +523,7 @@ CHANGES = [  # a gate, and a change of the good sample that breaks this gate and
     (a_guess_is_revealed_where_it_is_seen, source("claim-one", "guess.reveal(x)\nx = len('1')")),
     (no_answer_stands_open_where_it_is_revealed, source("claim-one", "guess.reveal('twice')")),
     (no_answer_stands_open_where_it_is_revealed, source("claim-one", "found = 'twice'\nguess.reveal(found)")),
+    (no_answer_stands_open_where_it_is_revealed, source("claim-one", "guess.reveal('no' if DEVICE else 'yes')")),
     (no_answer_stands_open_where_it_is_revealed, source("claim-one", "assert x == 2\nguess.reveal(str(x), 'counted')")),
     (machinery_is_folded, source("claim-one", "import math\nimport torch")),
     (machinery_is_folded, source("claim-one", "assert 1\n" * (MAX_CLAIMS + 1))),
