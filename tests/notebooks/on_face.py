@@ -51,6 +51,7 @@ NOT_TAKEN = {  # branches that no run on the face can take, and why
     "07:cure: HAS_EXPANDABLE else": "Windows alone",
     "08:triton-op: HAS_TRITON": "Triton's compiler needs a real GPU",
     **dict.fromkeys(LAYER_NORM, "without Triton; `cuda_callers.layer_norm` takes it"),
+    "08b:program: HAS_TRITON #2": "without Triton: one line that says what was validated",
 }
 
 
