@@ -140,7 +140,11 @@ def _summary(solved: set[file.Key], note: str = "") -> Progress:
     left = ways.in_order(key for key in exercises if key not in solved)
     first = exercises[left[0]] if left else None
     way = ways.chosen()
-    following = f"Next: {first.task.title} ({_page(left[0], way)}, {first.task.minutes} min)" if first else ""
+    following = (
+        f"Next: {first.task.title} ({_page(left[0], way)}, {ways.minutes(left[0], first.task.minutes)})"
+        if first
+        else ""
+    )
     if way:
         pages = (_ticked(page, solved) for page in way.pages)
         following = f"Your way, “{way.name}”: {' · '.join(pages)}. {following}"

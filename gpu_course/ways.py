@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpu_course import solved
 
-__all__ = ["Way", "chosen", "follow", "in_order", "left", "spine", "ways"]
+__all__ = ["Way", "chosen", "follow", "in_order", "left", "minutes", "practice", "spine", "ways"]
 
 _KEPT = "way"  # under which the chosen way is kept beside the progress
 
@@ -42,7 +42,21 @@ def ways() -> dict[str, Way]:
 
 def spine(page: str) -> list[solved.Key]:
     """Return the exercises on the spine of a page or a section, in its order, as pairs of lesson and name."""
-    pairs = (one.split(".") for one in _stated()["spine"].get(page, []))
+    return _keys("spine", page)
+
+
+def practice(lesson: str) -> list[solved.Key]:
+    """Return the exercises of a lesson that are for practice: what they need was taught and used before them."""
+    return _keys("practice", lesson)
+
+
+def minutes(key: solved.Key, stated: int) -> str:
+    """Return how long an exercise takes, such as "20 min", and whether it is for practice."""
+    return f"{stated} min{', for practice' if key in practice(key[0]) else ''}"
+
+
+def _keys(table: str, page: str) -> list[solved.Key]:
+    pairs = (one.split(".") for one in _stated()[table].get(page, []))
     return [(lesson, name) for lesson, name in pairs]
 
 
@@ -65,7 +79,8 @@ def follow(name: str, *, over: bool = True) -> Way:
 def in_order(every: Iterable[solved.Key]) -> list[solved.Key]:
     """Return exercises in the order in which they come next.
 
-    Those of the way that is followed come first, then those of spines, then what goes deeper; pages such as 08b last.
+    Those of the way that is followed come first, then those of spines, then what goes deeper; pages such as 08b last,
+    and of each page what is for practice.
     """
     way = chosen()
     on_way = way.exercises if way else []
@@ -73,7 +88,8 @@ def in_order(every: Iterable[solved.Key]) -> list[solved.Key]:
     def place(key: solved.Key) -> tuple:
         on_spine = spine(key[0])
         rank = on_way.index(key) if key in on_way else len(on_way)
-        return rank, not key[0].isdecimal(), key not in on_spine, key[0], (*on_spine, key).index(key)
+        depth = (key not in on_spine) + (key in practice(key[0]))
+        return rank, not key[0].isdecimal(), depth, key[0], (*on_spine, key).index(key)
 
     return sorted(every, key=place)
 

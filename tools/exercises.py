@@ -5,7 +5,9 @@ An exercise is `gpu_course/lesson05/train_step.py` with its file of answers, and
 """
 
 import ast
+import itertools
 import math
+import operator
 import re
 import textwrap
 from pathlib import Path
@@ -14,16 +16,19 @@ from nbformat import NotebookNode, v4
 
 from tools.address import STATED
 
-__all__ = ["CHECK", "FOLDED", "LINKS", "STOP", "deeper", "door", "minutes", "with_stubs", "with_title", "words"]
+__all__ = [
+    "CHECK", "FOLDED", "LINKS", "PRACTICE", "STOP", "deeper", "door", "minutes", "with_stubs", "with_title", "words",
+]  # fmt: skip
 
 LINKS = re.compile(r"^(?:Previous|Next): \[.*\]\(\w+\.ipynb\)$", re.MULTILINE)
 # The end of a recap, the same everywhere.
 STOP = "A good place to stop. Tomorrow, click the cell below and choose *Run*, *Run All Above Selected Cell*."
 FOLDED = "hide-input"
+PRACTICE = "Practice: "  # how the heading of a section begins that no count of minutes includes
 # How much longer readers took than `minutes` says: 1.2 to 1.4 times in these lessons, at most 1.1 times in the others.
 PACE: dict[str, float] = dict.fromkeys(("06", "07", "08", "08b", "09", "10", "11", "12"), 1.3)
 CHECK = re.compile(r"^(?P<name>\w+) = lesson(?P<lesson>\w+)\.(?P=name)\.check\((?P=name)\)$")  # its last cell
-_STATED = re.compile(f"{STATED.pattern}s?")
+_STATED = re.compile(rf"{STATED.pattern}s?(?:, \d+ of them for practice)?")
 _COLUMNS = 120
 
 
@@ -52,24 +57,26 @@ def minutes(notebook: NotebookNode) -> list[float]:
     return needed
 
 
-def deeper(notebook: NotebookNode) -> list[bool]:
-    """Return for each cell whether it stands in a section whose heading is `## Deeper: …`."""
+def deeper(notebook: NotebookNode, kinds: tuple[str, ...] = ("Deeper: ", PRACTICE)) -> list[bool]:
+    """Return for each cell whether it stands in a section whose heading is `## Deeper: …` or `## Practice: …`."""
     inside, found = False, []
     for cell in notebook.cells:
         headings = re.findall(r"^## .*", cell.source, re.MULTILINE) if cell.cell_type == "markdown" else []
-        inside = headings[-1].startswith("## Deeper: ") if headings else inside
+        inside = headings[-1][3:].startswith(kinds) if headings else inside
         found.append(inside)
     return found
 
 
 def with_title(notebook: NotebookNode, number: str) -> str:
     """Return the text of the title cell with the minutes and the number of exercises that the cells add up to."""
-    needed, left = minutes(notebook), deeper(notebook)
-    spine = sum(each for each, out in zip(needed, left, strict=True) if not out)
-    stated = [5 * math.ceil(PACE.get(number, 1) * each / 5) for each in (spine, sum(needed))]
+    needed, left, practice = minutes(notebook), deeper(notebook), deeper(notebook, (PRACTICE,))
+    spine, every = (sum(itertools.compress(needed, map(operator.not_, out))) for out in (left, practice))
+    stated = [5 * math.ceil(PACE.get(number, 1) * each / 5) for each in (spine, every)]
     more = f", with what goes deeper {stated[1]}" if any(left) else ""
     count = sum(bool(checked(cell)) for cell in notebook.cells)
     line = f"{stated[0]} minutes{more} · {count} exercise{'' if count == 1 else 's'}"
+    extra = sum(bool(checked(cell)) for cell in itertools.compress(notebook.cells, practice))
+    line += f", {extra} of them for practice" if extra else ""
     return _STATED.sub(lambda old: line if old[0][0].isdecimal() else f" · {line}", notebook.cells[0].source)
 
 

@@ -181,7 +181,7 @@ def _part(page: str) -> tuple[list[str], float]:
     for cell, needed in zip(notebook.cells, exercises.minutes(notebook), strict=True):
         if cell.cell_type == "markdown":
             heading = [heading, *re.findall(r"^## (.*)", cell.source, re.MULTILINE)][-1]
-        if heading == section or not (section or heading.startswith("Deeper: ")):
+        if heading.startswith(section) if section else not heading.startswith(("Deeper: ", exercises.PRACTICE)):
             check, spent = CHECK.match(cell.source), spent + needed
             found += [f"{check['lesson']}.{check['name']}"] if check else []
     stated = STATED.search(notebook.cells[0].source)
@@ -189,12 +189,16 @@ def _part(page: str) -> tuple[list[str], float]:
 
 
 def with_spines(text: str) -> str:
-    """Return the list of ways with the exercises on the spine of each page and section, in its order."""
+    """Return the list of ways with the exercises on the spine of each page and section, and those for practice."""
     sections = [page for way in tomllib.loads(text)["ways"] for page in way["pages"] if "#" in page]
     rows = []
     for page in [*map(number, lessons()), *sections]:
         names = "".join(f'\n  "{name}",' for name in _part(page)[0])
         rows.append(f'"{page}" = [{names}\n]\n')
+    rows.append("\n[practice]\n")
+    for page in map(number, lessons()):
+        names = "".join(f'\n  "{name}",' for name in _part(f"{page}#{exercises.PRACTICE}")[0])
+        rows.append(f'"{page}" = [{names}\n]\n' if names else "")
     return text.partition("[spine]\n")[0] + "[spine]\n" + "".join(rows)
 
 

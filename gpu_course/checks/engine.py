@@ -223,7 +223,7 @@ class Exercise:
             return [said, f"All exercises of your way, “{way.name}”, are solved." if way and is_last else ""]
         number, name = following[0]
         task = getattr(importlib.import_module(f"gpu_course.lesson{number}"), name).task
-        return [said, f"Next: {task.title} ({name}, {task.minutes} min)."]
+        return [said, f"Next: {task.title} ({name}, {ways.minutes((number, name), task.minutes)})."]
 
     def _buttons(self) -> Any:
         """Return the widget that gives what hint(), solution(), stub() and reset() say."""

@@ -14,6 +14,6 @@ from gpu_course.lesson08b.top_k import top_k
 from gpu_course.lesson08b.transpose import transpose
 
 __all__ = [  # noqa: RUF022, exercises in the order of the lesson
-    "layer_norm", "adamw", "contiguous", "far_sums", "transpose", "cross_entropy", "gated_tiles", "attention_tiles",
-    "int4_product", "linear_scan", "top_k", "rotary", "after",
+    "layer_norm", "adamw", "contiguous", "far_sums", "transpose", "gated_tiles", "attention_tiles", "linear_scan",
+    "cross_entropy", "int4_product", "top_k", "rotary", "after",
 ]  # fmt: skip

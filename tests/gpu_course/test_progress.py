@@ -492,15 +492,19 @@ def key_of(text: str) -> tuple[str, str]:
     return lesson, name
 
 
-def test_the_way_that_is_followed_comes_first_then_spines_then_what_goes_deeper():
-    every = [*map(key_of, ("08b.layer_norm", "02.ramp", "05.mean_loss", "01.pick_device", "05.evaluate"))]
+def test_the_way_that_is_followed_comes_first_then_spines_then_what_goes_deeper_then_practice():
+    every = ["08b.top_k", "08b.transpose", "08b.layer_norm", "02.ramp", "05.mean_loss", "01.pick_device", "05.evaluate"]
+    every = [*map(key_of, every)]
     assert [name for _, name in ways.in_order(every)] == [
         "pick_device",
         "ramp",
         "evaluate",
         "mean_loss",
         "layer_norm",
+        "transpose",
+        "top_k",
     ]
+    assert ways.minutes(("08b", "top_k"), 12) == "12 min, for practice" and ways.minutes(every[1], 18) == "18 min"
     progress.follow("evening")
     assert ways.in_order(every)[0] == ("05", "evaluate")
     mark("05", "evaluate")
