@@ -13,12 +13,12 @@ steps, sampled ones and odd builds are left out of the fit; the last are tried a
 
 Found on 25 November 2026 with HTA's traces, error of the host's own time in later steps, each trace by the others:
 
-    trace              launch call  others' mean  speed by its first step
-    a100_80gb_rank0           -86%          -15%                      -3%
-    a100_nccl                 -98%          -80%                      -1%  an odd build
-    diff_control_a100         -90%          +23%                      -3%
-    diff_test_v100            -88%          -27%                      -4%
-    v100_rank0                -86%          +48%                      +1%
+    trace              kernel launch  others' mean  speed by its first step
+    a100_80gb_rank0             -86%          -15%                      -3%
+    a100_nccl                   -98%          -80%                      -1%  an odd build
+    diff_control_a100           -90%          +23%                      -3%
+    diff_test_v100              -88%          -27%                      -4%
+    v100_rank0                  -86%          +48%                      +1%
 
 What the simulated GPU counts is what was traced: v100_rank0 is a step of ResNet-50 in DDP, with 107 operators of
 libraries forward and 108 backward, 161 additions of gradients, 330 views and 181 nodes; a forecast of that step has
@@ -83,7 +83,7 @@ def left_out(profile: profiles.Profile, others: list[profiles.Profile]) -> tuple
     end = profile.steps[0][1]
     first = [unit for unit in profile.units if unit.call.start < end]
     later = [unit for unit in profile.units if unit.call.start >= end]
-    real, launch_us = sum(unit.own_us for unit in later), hosts.get("launch call").operator_us
+    real, launch_us = sum(unit.own_us for unit in later), hosts.get("kernel launch").operator_us
     launches = launch_us * sum(part.of in STARTING for unit in later for part in unit.parts)
     priced = _priced(later, known)
     own_us = profile.speed_us(known, first)
@@ -110,11 +110,11 @@ def show(found: list[profiles.Profile]) -> None:
     for profile in whole(found):
         errors = left_out(profile, [other for other in fit if other is not profile])
         rows.append([profile.name, *(f"{error:+.0%}" for error in errors), profile.odd])
-    head = ("trace", "launch call", "others' mean", "speed by its first step", "")
+    head = ("trace", "kernel launch", "others' mean", "speed by its first step", "")
     print(tables.text(rows, head, right=(1, 2, 3)))
     print("\nSpeed of each host by hosts.toml, µs of a library operator under the profiler")
     for profile in whole(found):
-        print(f"  {profile.name}: {profile.speed_us(table):.0f}; its launching call {profile.launch_us:.1f}")
+        print(f"  {profile.name}: {profile.speed_us(table):.0f}; its kernel launch {profile.launch_us:.1f}")
 
 
 # ---- published runs --------------------------------------------------------------------------------------------------

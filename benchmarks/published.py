@@ -58,7 +58,7 @@ def predict(table: dict[str, Any], row: list, known: dict[str, simgpu.Forecast])
         known[key] = ahead = programs.forecast(table, name, size, batch)
         if isinstance(ahead, simgpu.CompiledForecast):
             known[_key({**table, "compiled": False}, row)] = ahead.eager
-    found = known[key].on(card, host="launch call")
+    found = known[key].on(card, host="kernel launch")
     times_ms = 1e3 * found.total_s
     if table["mode"] == "backward":  # whose forward pass was not timed
         times_ms = sum(record.duration_ns for record in found.kernels if record.phase == "backward") / MS

@@ -46,7 +46,7 @@ def spend(floor: Floor, call: Callable[[], Any]) -> Spent:
     """Run `call` on the simulated GPU and return what it took, on a host that only launches."""
     torch.get_device_module("sim").synchronize()
     begin_ms, host = simgpu.clock_ms(), simgpu.settings().host
-    simgpu.configure(host="launch call")
+    simgpu.configure(host="kernel launch")
     try:
         with _no_collection(), floor.memory.fresh_peak(), simgpu.timeline() as seen:
             value = call()

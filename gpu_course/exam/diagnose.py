@@ -137,7 +137,7 @@ _WAITS = {
 def _step_of(cause: str, size: int, work: int) -> simgpu.Timeline:
     """Return the timeline of three steps that wait for `cause`, on a host that only launches."""
     before = simgpu.settings().host
-    simgpu.configure(host="launch call")
+    simgpu.configure(host="kernel launch")
     device = torch.device("sim", 0)
     x, host = torch.ones(size, size, device=device), torch.ones(size, size)
     simulated = torch.get_device_module(device)

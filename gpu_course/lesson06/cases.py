@@ -16,7 +16,7 @@ import simgpu
 from course_utils import tables
 from gpu_course.common.probes import named
 
-HOST = "launch call"  # of the cases: for tensors so small as theirs, any other host would keep each GPU waiting
+HOST = "kernel launch"  # of the cases: for tensors so small as theirs, any other host would keep each GPU waiting
 
 # What may keep a GPU waiting, and what its gaps in a timeline are then put down to
 CAUSES = {

@@ -70,9 +70,10 @@ def asked(part: str, kind: str) -> tuple[float, ...]:
 class Costs:
     """What a program costs: a training step, with its share of one evaluation after all steps; on two simulated GPUs.
 
-    Times are milliseconds of the virtual clock, whose `regimes` are those of `simgpu.evidence`; `flops` are those that
-    the GPU computed. Of two ranks each sends `messages` a step, and keeps `kept_mib` from one step to the next.
-    `resume` and `ranks` say what is wrong with them, nothing where they are right.
+    Times are milliseconds of the virtual clock, whose `regimes` are those of `simgpu.evidence`; for `waited_ms` of
+    `h200_ms` the host waits. `flops` are those that the GPU computed. Of two ranks each sends `messages` a step, and
+    keeps `kept_mib` from one step to the next. `resume` and `ranks` say what is wrong with them, nothing where they are
+    right.
     """
 
     t4_ms: float
@@ -85,6 +86,7 @@ class Costs:
     messages: float = 0.0
     kept_mib: float = 0.0
     flops: float = 0.0
+    waited_ms: float = 0.0
     regimes: tuple[str, ...] = ()  # of `SPECS`
     resume: str = ""
     ranks: str = ""
@@ -307,7 +309,7 @@ def measured(case: ProgramCase, trial: Trial, spec: str) -> ScoredRun:
     gc.collect()
     gc.freeze()  # the next collection does not look again at all that was imported
     simgpu.reset()
-    simgpu.configure(spec=spec, host="launch call")  # so that times follow from the counts beside them
+    simgpu.configure(spec=spec, host="kernel launch")  # so that times follow from the counts beside them
     with programs.untouched(case):
         model, optimizer = trial.made(case, device)
         case.run("train", model, optimizer, trial.text, trial.warm_up, device)
@@ -323,6 +325,7 @@ def measured(case: ProgramCase, trial: Trial, spec: str) -> ScoredRun:
     costs = {
         "ms": sum(one.total_ns for one in both) / 1e6 / steps,
         "waits": sum(len(one.select("wait")) for one in both) / steps,
+        "waited_ms": sum(one.waited_ms for one in both) / steps,
         "launches": sum(len(one.select("launch")) for one in both) / steps,
         "copies": len(copies) / steps,
         "copied_bytes": sum(record.nbytes for record in copies) / steps,

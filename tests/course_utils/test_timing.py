@@ -76,7 +76,7 @@ class TestSimulated:
     def _fresh(self):
         simgpu.enable()
         simgpu.reset()
-        simgpu.configure(host="launch call")  # so that a time is that of a launch and of the GPU alone
+        simgpu.configure(host="kernel launch")  # so that a time is that of a launch and of the GPU alone
         yield
         simgpu.configure(host=simgpu.hosts.DEFAULT)
         simgpu.reset()

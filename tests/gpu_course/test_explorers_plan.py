@@ -74,7 +74,7 @@ def estimated_s(way):
     cluster = plans.CLUSTERS[CLUSTER]
     return (
         simgpu.forecast(functools.partial(shared, way), tokens, adam, step=step, ranks=RANKS)
-        .on(cluster=cluster, host="launch call")
+        .on(cluster=cluster, host="kernel launch")
         .total_s
     )
 

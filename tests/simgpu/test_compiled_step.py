@@ -64,14 +64,14 @@ def reported(make, *, compiled=True, steps=4, host="server"):
 
 
 def test_a_step_takes_what_a_forecast_of_the_compiled_program_says():
-    report, _, _ = reported(Net, host="launch call")  # with the server's time the host would run ahead of a forecast
+    report, _, _ = reported(Net, host="kernel launch")  # with the server's time the host would run ahead of a forecast
     ahead = simgpu.forecast(
         Net, lambda: torch.empty(4096, 64), lambda parameters: torch.optim.SGD(parameters, lr=0.1),
         step=lambda model, x, optimizer: (
             model(x).square().mean().backward(), optimizer.step(), optimizer.zero_grad()
         ),
     )  # fmt: skip
-    wanted = ahead.compiled().on("T4", host="launch call"), ahead.on("T4", host="launch call")
+    wanted = ahead.compiled().on("T4", host="kernel launch"), ahead.on("T4", host="kernel launch")
     assert report.compiled.step_time == pytest.approx(wanted[0].total_s, rel=0.01)
     assert report.compiled.eager_time == report.step_time == pytest.approx(wanted[1].total_s, rel=0.05)
     assert report.compiled.gain > 1.02 and report.compiled.graphs == 1 and report.compiled.breaks == ()

@@ -183,7 +183,7 @@ def test_resnet50_in_plain_torch_is_priced_as_stored_and_near_to_what_was_measur
     assert found.evidence.regime == run.regime == run.mode and str(found.evidence) in str(found)
     if run.gpu == "RTX 3090" and training:  # whose host the guide speaks of
         assert f"which is busy for {1e3 * ahead.on(run.gpu).host_s:.0f} of them" in GUIDE.read_text("utf-8")
-        ms = [1e3 * ahead.on(run.gpu, host=host).total_s for host in ("launch call", "server")]
+        ms = [1e3 * ahead.on(run.gpu, host=host).total_s for host in ("kernel launch", "server")]
         assert "{:.2f} ms with launches alone and {:.2f} ms with the server".format(*ms) in GUIDE.read_text("utf-8")
 
 

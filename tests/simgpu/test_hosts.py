@@ -117,7 +117,7 @@ def batch():
     return torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long)
 
 
-@pytest.mark.parametrize("name", ["launch call", "server"])
+@pytest.mark.parametrize("name", ["kernel launch", "server"])
 def test_a_forecast_takes_the_host_what_the_simulated_gpu_does(name):
     simgpu.configure(host=name)
     model, (x, y) = make().to("sim"), (part.to("sim") for part in batch())
@@ -282,7 +282,7 @@ def test_a_step_that_is_not_the_traces_is_refused(tmp_path, marked, step_s, phra
 
 
 def test_the_clock_counts_views_and_nodes_only_where_they_matter():
-    simgpu.configure(host="launch call")
+    simgpu.configure(host="kernel launch")
     assert state.world.clock.called_ns == {}
     simgpu.configure(host="server")
     assert set(state.world.clock.called_ns) == {
@@ -319,7 +319,7 @@ def test_a_forecast_says_what_the_host_does_and_what_would_take_it_from_it():
         ahead.what_if(compiled="all")
 
 
-@pytest.mark.parametrize("name", ["launch call", "server"])
+@pytest.mark.parametrize("name", ["kernel launch", "server"])
 def test_a_report_says_what_the_host_does_where_that_is_more_than_launches(name):
     with simgpu.cuda("T4", host=name, record=True) as face:
         model, (x, y) = make().cuda(), (part.cuda() for part in batch())
