@@ -1,5 +1,6 @@
 """Do graphs and compiled programs run on CUDA's face, and is refused what cannot be?"""
 
+import contextlib
 from functools import partial
 
 import pytest
@@ -97,7 +98,7 @@ def test_graphed_callables():
     x = torch.randn(3, 4, device="cuda", requires_grad=True)
     expected = layer(x).sum()
     expected.backward()
-    want = layer.weight.grad.clone()
+    expected, want = expected.detach(), layer.weight.grad.clone()  # a graph of the default stream must not be kept
     layer.zero_grad()
     graphed = torch.cuda.make_graphed_callables(layer, (torch.randn(3, 4, device="cuda", requires_grad=True),))
     found = graphed(x).sum()
@@ -210,3 +211,59 @@ def test_a_fork_that_is_joined_and_a_generator_that_the_graph_knows_are_captured
     first = y.clone()
     graph.replay()
     assert not torch.equal(first, y)
+
+
+def warmed_up(graph, x, side, on_side=False, kept=True, override=False):
+    model, warm = nn.Linear(8, 1).cuda(), side if on_side else torch.cuda.current_stream()
+    with torch.cuda.stream(warm):
+        loss = model(x).sum()
+        loss.backward()
+    torch.cuda.current_stream().wait_stream(warm)
+    loss = loss if kept else None
+    model.zero_grad(set_to_none=True)
+    torch.autograd.graph.set_override_stale_capture_stream(override)
+    with torch.cuda.graph(graph):
+        model(x).sum().backward()
+    graph.replay()
+    return model.weight.grad
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_override_stale_capture_stream"), reason="before, CUDA itself refuses")
+def test_a_warm_up_on_the_default_stream_whose_loss_is_kept_cannot_be_captured_again():
+    try:
+        for way in ({"on_side": True}, {"kept": False}, {"override": True}):
+            grad = warmed_up(torch.cuda.CUDAGraph(), torch.ones(8, device="cuda"), torch.cuda.Stream(), **way)
+            assert grad.tolist() == [[1.0] * 8]
+        with pytest.raises(RuntimeError, match="'torch::autograd::AccumulateGrad' has a stale reference") as caught:
+            warmed_up(torch.cuda.CUDAGraph(), torch.ones(8, device="cuda"), torch.cuda.Stream())
+    finally:
+        torch.autograd.graph.set_override_stale_capture_stream(False)
+    assert explain(caught.value).name == "default stream in a capture"
+    before = torch.ones(8, device="cuda", requires_grad=True).exp()
+    with pytest.raises(RuntimeError, match="'ExpBackward0' has a stale"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        before.sum().backward()
+
+
+@pytest.mark.parametrize("checked", [False, True])
+@pytest.mark.parametrize("lost", ["rebound", "data of a parameter", "gradient", None])
+def test_a_graph_whose_inputs_are_gone_computes_with_the_old_ones_and_says_so(lost, checked):
+    x, p, graph = torch.ones(8, device="cuda"), nn.Parameter(torch.ones(8, device="cuda")), torch.cuda.CUDAGraph()
+    p.grad = torch.zeros(8, device="cuda")
+    with torch.cuda.graph(graph, check_input_liveness=checked):
+        y = x[2:] * p.detach()[2:]
+        p.grad += 1
+    x.fill_(2)
+    graph.replay()
+    if lost == "rebound":
+        x = torch.full((8,), 5.0, device="cuda")
+    if lost == "data of a parameter":
+        p.data = torch.full((8,), 5.0, device="cuda")
+    if lost == "gradient":
+        p.grad = None
+    words = "dead tensor" if checked else "the program has freed since"
+    with (contextlib.nullcontext() if lost is None else pytest.raises(RuntimeError, match=words) if checked
+          else pytest.warns(UserWarning, match=words)) as seen:  # fmt: skip
+        graph.replay()
+    assert y.tolist() == [2.0] * 6
+    if lost and checked:
+        assert explain(seen.value).name == "inputs of a captured graph"

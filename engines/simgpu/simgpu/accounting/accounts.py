@@ -13,7 +13,7 @@ from simgpu.ground import device_kind
 
 
 class _StorageRef(weakref.ref):
-    __slots__ = ("gpu", "key", "nbytes")
+    __slots__ = ("gpu", "key", "nbytes", "stream")
 
 
 class Gpu:
@@ -92,6 +92,7 @@ class Accounts:
         self.dead: deque[_StorageRef] = deque()
         self._on_free = self.dead.append
         self.gpus = [Gpu(index, capacity_bytes, self.bury) for index in range(gpus)]
+        self.stream: Callable[[int], int] = lambda index: 0  # the current one of a GPU
 
     def restart(self) -> None:
         """Reset every peak to the bytes that are alive now."""
@@ -119,7 +120,7 @@ class Accounts:
             called, self.at_first = self.at_first, None
             called()
         ref, gpu, nbytes, key = _StorageRef(storage, self._on_free), self.gpus[index], storage.nbytes(), storage._cdata
-        ref.gpu, ref.key, ref.nbytes = gpu, key, 0
+        ref.gpu, ref.key, ref.nbytes, ref.stream = gpu, key, 0, self.stream(index)
         with self.lock:
             self.live[key] = ref  # first: a reference that nobody holds would not say when its storage dies
             try:

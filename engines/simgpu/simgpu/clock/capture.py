@@ -4,7 +4,8 @@ CUDA lets a stream into a capture that waits for an event recorded in it, and no
 Sources: cudaErrorStreamCaptureIsolation and its neighbours in CUDA's documentation of cudaError_t.
 """
 
-from typing import NamedTuple, NoReturn
+from collections.abc import Iterable
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -14,8 +15,17 @@ from simgpu.machine.prices import Cost
 Stream = tuple[int, int]  # GPU and number
 CAPTURING = "operation not permitted when stream is capturing"
 CAPTURED_EVENT = "operation not permitted on an event last recorded in a capturing stream"
+OF_DEFAULT_STREAM = "simgpu: of the default stream"  # in the metadata of autograd's nodes that ran there before
 _ISOLATION = "dependency created on uncaptured work in another stream"
 _IMPLICIT = "operation would make the legacy stream depend on a capturing blocking stream"
+_STALE = """During CUDA graph capture, autograd node '{}' has a stale reference to the default stream (stream 0) from \
+warmup. This will invalidate the capture because cudaStreamWaitEvent on the default stream pulls a non-capturing \
+stream into the graph.
+To fix, either:
+  (a) Run warmup on the same stream that capture will use, or
+  (b) Delete references to the loss / autograd graph (e.g. `del loss`) before capture, or
+  (c) Call torch.autograd.graph.set_override_stale_capture_stream(True) to automatically redirect stale nodes to the \
+capturing stream."""
 _UNJOINED = "capturing stream has unjoined work"
 
 
@@ -71,6 +81,20 @@ class Capture:
         joined = self.known[self.origin]
         if any(own.get(stream, 0) > joined.get(stream, 0) for stream, own in self.known.items()):
             fail(_UNJOINED)
+
+
+def refuse_stale(nodes: Iterable[Any]) -> None:
+    """Raise where a backward pass in a capture meets a node that works on the default stream, as it did in a warm-up.
+
+    InputBuffer::add in torch/csrc/autograd/input_buffer.cpp says so from PyTorch 2.13 on, CUDA itself before.
+    """
+    overrides = getattr(torch._C, "_override_stale_capture_stream", None)
+    for node in nodes:
+        if OF_DEFAULT_STREAM not in node.metadata or (overrides and overrides()):
+            continue
+        if overrides is None:
+            fail(_IMPLICIT)
+        raise RuntimeError(_STALE.format(node.name()))
 
 
 def fail(words: str, more: str = "") -> NoReturn:

@@ -30,6 +30,7 @@ class World:
         self.memory = Accounts(count, capacity_bytes, self.lock)
         self.journal = Journal()
         self.clock = Clock(count, machine, self.journal, self.lock)
+        self.memory.stream = lambda index: self.clock.streams[index]
         self.chosen: dict[str, Any] | None = None  # `spec`, `capacity` and `host` of `enable`; None where it is off
         self.errors = "immediate"
         self.only_shapes = False  # whether values are left uncomputed (`shapes_only`)

@@ -11,10 +11,12 @@ from typing import Any, NoReturn, TypeAlias
 import torch
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
+from simgpu.clock import capture
 from simgpu.device import generators, pinning, scripts, state, subclasses
 from simgpu.device.state import device_of
 from simgpu.device.tensor import OURS, SimTensor, values_of
 from simgpu.ground import device_kind, fakes
+from simgpu.ground.nodes import graph_nodes, graph_of
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import BASE, TORCH
 
@@ -114,6 +116,8 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
     def named(*args: Any, **kwargs: Any) -> Any:
         quiet = state.world.clock.quiet
         _refuse_other_devices(*args[:2])
+        if state.world.clock.capture is not None:
+            capture.refuse_stale(graph_nodes(map(graph_of, args[0])))
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
