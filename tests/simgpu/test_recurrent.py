@@ -7,6 +7,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils._pytree import tree_leaves
 
 import simgpu
+from tests import children
 from tests.simgpu.simulated import read_calls
 
 LAYERS = read_calls("recurrent", globals())
@@ -83,3 +84,19 @@ def test_the_reserve_is_freed_with_the_graph_and_a_second_backward_pass_is_refus
     result.backward()
     with pytest.raises(RuntimeError, match="backward through the graph a second time"):
         result.backward()
+
+
+def test_a_forecast_knows_recurrent_layers_where_no_simulated_gpu_was_ever_on():
+    code = """
+import torch, simgpu
+from torch import nn
+def step(model, x, optimizer):
+    with torch.autocast("cuda", torch.bfloat16, enabled=isinstance(model, nn.LSTM)):
+        result = model(x[0] if isinstance(model, nn.RNNCellBase) else x)
+    (result[0] if isinstance(result, tuple) else result).float().sum().backward()
+for kind in (nn.GRU, nn.LSTM, nn.LSTMCell):
+    ahead = simgpu.forecast(lambda: kind(8, 16), lambda: torch.empty(20, 4, 8), step=step)
+    print([{record.phase for record in ahead.on(gpu).kernels} for gpu in ("T4", "H100 SXM")])
+"""
+    done = children.run("-c", code)
+    assert done.returncode == 0 and done.stdout.count("backward") == 6, done.stderr

@@ -304,6 +304,8 @@ def _kernels_of_cuda(recorder: Recorder) -> Generator[None]:
     library.impl(
         "scaled_dot_product_attention", functools.partial(_attention, recorder), "AutogradCPU", allow_override=True
     )
+    if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_cudnn_rnn", "CPU"):  # no simulated GPU was ever on
+        recurrent.register(library)
     for name in recurrent.NAMES:
         library.impl(name, functools.partial(_recurrent, recorder, name), "AutogradCPU", allow_override=True)
     try:

@@ -14,10 +14,13 @@ _ATEN = torch.ops.aten
 
 
 def register(library: torch.library.Library) -> None:
-    """Register both kernels and their backward passes for CPU tensors, and the shapes of the backward passes."""
-    library.impl("_thnn_fused_lstm_cell", _lstm, "CPU")
+    """Register both kernels and their backward passes for CPU tensors, and their shapes.
+
+    PyTorch's own shapes of an LSTM's cell fail where it gets no biases, and some versions have none of backward passes.
+    """
     library.impl("_thnn_fused_gru_cell", _gru, "CPU")
-    for key in ("CPU", "Meta"):  # PyTorch 2.10 and 2.11 have shapes of their own
+    for key in ("CPU", "Meta"):
+        library.impl("_thnn_fused_lstm_cell", _lstm, key, allow_override=True)
         library.impl("_thnn_fused_lstm_cell_backward_impl", _lstm_backward, key, allow_override=True)
         library.impl("_thnn_fused_gru_cell_backward", _gru_backward, key, allow_override=True)
 
