@@ -140,6 +140,7 @@ def test_a_forecast_takes_the_host_what_the_simulated_gpu_does(name):
 def test_the_default_host_is_the_first_row_and_hosts_are_found_by_name_number_and_value():
     assert hosts.DEFAULT is hosts.ALL[0] is hosts.get("Server") and hosts.DEFAULT.operator_us == 60
     assert hosts.get("45") == simgpu.Host(45.0) and hosts.get(HOST) is HOST
+    assert hosts.get("launch call") is hosts.get("kernel launch")  # its old name
     assert simgpu.Host.of_launches(5).only_launches and not HOST.only_launches
     assert all(host.source and set(host.ratios) == set(hosts.CLASSES) for host in hosts.ALL)
     with pytest.raises(ValueError, match="'a desk', which is not in the table"):

@@ -58,6 +58,7 @@ PARTS = {  # in which report and table tell of them
     "views": ("view",),
     "compiled graphs": ("graph", "guard", "recorded graph", "graph tree", "graph node"),
 }  # fmt: skip
+_RENAMED = {"launch call": "kernel launch"}  # what programs may still ask for
 _SLOWEST_US = 5_000  # no host is as slow: those of traces take 35 to 230
 _NUMBER_BYTES = 16  # of a complex128
 _FEW = 100  # operators of a trace: a single step of a small model has as many
@@ -224,8 +225,9 @@ def get(given: "str | Host | Mapping[str, Any]", argument: str = "host") -> Host
         return Host(**given)
     if not isinstance(given, str):
         raise TypeError(f"{argument} must be a name or a simgpu.Host, such as simgpu.Host(25), not {given!r}")
+    name = given.strip().lower()
     for host in ALL:
-        if host.name == given.strip().lower():
+        if host.name == _RENAMED.get(name, name):
             return host
     if given.endswith((".json", ".json.gz")):
         return Host.from_trace(given)
