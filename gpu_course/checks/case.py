@@ -227,7 +227,7 @@ class Case:
         name = "gives what it gave for other numbers of the same shape"
         why = "a result was kept from an earlier call: compute it anew from the numbers of this call"
         self._judge("kept result", _same(got, first.value), got, lambda: self._finding(name, why, right, got))
-        self.note_left(self._returned.changes())
+        self.note_left(self._returned.changes(got))
 
     def leaves_nothing(self) -> None:
         """Raise `WrongAnswer` for the first change that a call left behind; the last of all tests."""
@@ -258,11 +258,11 @@ class Case:
             self.fail(MODIFIES_INPUT, STILL_NEEDED, counts_as=MODIFIES_INPUT)
         self._gave = _type_name(outcome.value)
         self.note_left(footprint.left(modifies))
-        self.note_left(self._returned.changes())
+        self.note_left(self._returned.changes(outcome.value))
         self.note_left((f"changes {name}", f"changes {name}", sandbox.BEHAVES) for name in drawn)
         if graphless:
             self.note_left(unfit_for_autograd(outcome.value, (args, kwargs)))
-        self._returned = Returned(None if self.task.simulated else outcome.value, (args, kwargs))
+        self._returned = Returned(outcome.value, (args, kwargs), weakly=self.task.simulated)
         if before is not None:
             edges.note("unchanged")
         repeats = keeps and before is not None and self._first is None and not (self.task.draws or self.task.simulated)
@@ -282,16 +282,24 @@ class Case:
         if self.device.type in ("cuda", "mps", "xpu"):
             load_libraries(self.device)
         self._returned.keep()
+
+        def alone(*args: Any, **kwargs: Any) -> Any:
+            vars(counts).update(vars(counting.Counts()))  # without what the sandbox does before and after
+            try:
+                return fn(*args, **kwargs)
+            finally:
+                self.counts = copy.deepcopy(counts)
+
         with counting.count() as counts:
-            outcome = sandbox.call(fn, args, kwargs, limit_s=self.task.limit_s, device=self.device, draws=draws)
-        self.counts = counts
+            outcome = sandbox.call(alone, args, kwargs, limit_s=self.task.limit_s, device=self.device, draws=draws)
         self.called(outcome.printed)
         if outcome.busy:
             raise Busy(f"This machine is busy: {self.task.name} could not be judged, {outcome.busy}")
         if outcome.timed_out:
-            why = f"it had called {counts.operators:,} operators by then: work on whole tensors, not entry by entry"
+            operators = self.counts.operators
+            why = f"it had called {operators:,} operators by then: work on whole tensors, not entry by entry"
             name = f"does not end within {self.task.limit_s:g} s, and was stopped"
-            self.fail(name, why if counts.operators >= _MANY else "", counts_as="does not end")
+            self.fail(name, why if operators >= _MANY else "", counts_as="does not end")
         return outcome
 
     @contextlib.contextmanager

@@ -4,8 +4,11 @@ Numbers are compared in tensors of at most 10,000 elements. Neither the clock no
 """
 
 import inspect
+import re
 import types
+import weakref
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,13 +48,17 @@ class Footprint:
         self._before = self._read()
 
     def left(self, allowed: str | bool) -> Iterator[Left]:
-        """Yield what differs now. `allowed` to differ are all aspects (True), or some in words: "training", "mode"."""
+        """Yield what differs now. `allowed` to differ are all aspects (True), or some in words: "training", "mode".
+
+        "model.mode" allows the mode of the argument `model` alone.
+        """
         if allowed is True:
             return
         may, now = (allowed or "").replace("training", _TRAINING).split(), self._read()
         for (aspect, name), was in self._before.items():
             value = now.get((aspect, name), was)
-            if aspect not in may and _differ(value, was):
+            owner = re.match(r"\w*", name)
+            if not {aspect, f"{owner and owner[0]}.{aspect}"} & {*may} and _differ(value, was):
                 yield (*_words(aspect, name, value), _WHY[aspect])
         yield from self._without_state(now)
 
@@ -159,29 +166,42 @@ def _words(aspect: str, name: str, value: Any) -> tuple[str, str]:
 
 
 class Returned:
-    """What a call returned, kept until the next one, which may not write over it."""
+    """What a call returned, kept until the next one, which may not write over it.
 
-    def __init__(self, value: Any, given: Any) -> None:
-        leaves = tree_leaves(value)
-        kept = all(_numbers(leaf) is not ... for leaf in leaves if isinstance(leaf, torch.Tensor))
-        if kept and any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):  # without its graph
+    `weakly` keeps no tensor alive, where memory is counted: one that the next call writes over is held by the answer.
+    """
+
+    def __init__(self, value: Any, given: Any, weakly: bool = False) -> None:
+        tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+        kept = all(_numbers(one) is not ... for one in tensors)
+        shared = set(_storages(value)) & set(_storages(given))
+        if weakly and tensors:
+            value = tree_map_only(torch.Tensor, weakref.ref, value)
+        elif kept and any(one.requires_grad for one in tensors):  # without its graph
             value = tree_map_only(torch.Tensor, lambda tensor: simgpu.values_of(tensor).detach(), value)
-        self._value = value if kept and not set(_storages(value)) & set(_storages(given)) else None
+        self._value = value if kept and not shared else None
         self._before: Any = None
 
     def keep(self) -> None:
         """Copy it as it is now, before the next call."""
         self._before = _copied(self._value)
 
-    def changes(self) -> Iterator[Left]:
-        """Yield that the call since then has changed it, if it has."""
-        if self._before is not None and difference(_copied(self._value), self._before, copied=True):
+    def changes(self, value: Any) -> Iterator[Left]:
+        """Yield that the call since then, which returned `value`, has changed it or returned it again."""
+        held = [leaf() if isinstance(leaf, weakref.ref) else leaf for leaf in tree_leaves(self._value)]
+        if self._before is None or any(leaf is None for leaf in held):
+            return
+        if difference(_copied(self._value), self._before, copied=True):
             text = "changes what it returned in an earlier call"
             yield text, text, "whoever kept that result now has other numbers: return a new object each time"
+        if {*_storages(held)} & {*_storages(value)}:
+            text = "returns the tensor of an earlier call again"
+            yield text, text, "whoever changes one of the two results changes both: return a new object each time"
 
 
 def _copied(value: Any) -> Any:
     """Return a copy of what a call returned, tensors on the CPU; None where it holds anything else than values."""
+    value = value() if isinstance(value, weakref.ref) else value
     if isinstance(value, torch.Tensor):
         return _numbers(value)
     if type(value) in (list, tuple):
@@ -208,6 +228,7 @@ def unfit_for_autograd(value: Any, given: Any) -> Iterator[Left]:
         yield text, text, "a training cannot use it later: with torch.no_grad() it can, and nothing is recorded either"
 
 
+_PLAIN = int, float, complex, str, bytes, Path, torch.device, torch.dtype, type(None), types.BuiltinFunctionType
 _WITH_GRAPHS = torch.Tensor, nn.Module, torch.optim.Optimizer
 
 
@@ -217,8 +238,8 @@ def _may_have_graph(value: Any) -> bool:
     if isinstance(value, types.FunctionType):
         held = [cell.cell_contents for cell in value.__closure__ or ()]
         return any(isinstance(one, _WITH_GRAPHS) and _may_have_graph(one) for one in held)
-    plain = (int, float, complex, str, bytes, torch.device, torch.dtype, type(None), types.BuiltinFunctionType)
-    return not isinstance(value, plain)
+    own = type(value).__module__.startswith("gpu_course.") and not isinstance(value, _WITH_GRAPHS)
+    return not all(isinstance(one, _PLAIN) for one in (tree_leaves(vars(value)) if own else [value]))
 
 
 def _storages(value: Any) -> Iterator[int]:
@@ -227,5 +248,5 @@ def _storages(value: Any) -> Iterator[int]:
         made = isinstance(leaf, nn.Module) and "_parameters" in vars(leaf)  # else super().__init__() was not called
         tensors: list[Any] = [*leaf.parameters(), *leaf.buffers()] if made else [leaf]
         for tensor in map(simgpu.values_of, tensors):
-            if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided:
+            if type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided and tensor.numel():
                 yield tensor.untyped_storage().data_ptr()

@@ -54,7 +54,7 @@ def same_parameters(case: Case, model: nn.Module, twin: nn.Module) -> None:
     """Fail unless each parameter of a trained `model` is that of its `twin`, which was trained on the CPU."""
     for name, value in model.named_parameters():
         right = twin.get_parameter(name).detach()
-        case.equal(value.detach().cpu(), right, rtol=1e-3, atol=1e-4, why=f"this is {name} after all steps")
+        case.equal(value.detach().cpu(), right, rtol=1e-4, atol=3e-5, what=name, why="after all steps")
 
 
 def detached(got: Any) -> Any:

@@ -108,10 +108,10 @@ class _Caller:
             value = tree_map(_arrived, self.answer(*args))
         modified = before is not None and bool(difference(args, before, copied=True))
         self.left += [(f"changes {name}", f"changes {name}", BEHAVES) for name in state.restore()]
-        self.left += [*footprint.left(modifies), *self.returned.changes()]
+        self.left += [*footprint.left(modifies), *self.returned.changes(value)]
         self.left += unfit_for_autograd(value if graphless else None, args)
         self.returned = Returned(value, args)
-        return Call(value, modified, counts, self.works.started - len(self.works.asked), self.works.width)
+        return Call(value, modified, counts, max(self.works.started - len(self.works.asked), 0), self.works.width)
 
     def _note(self, args: tuple, modifies: bool | str) -> None:
         """Note the edges of a call."""

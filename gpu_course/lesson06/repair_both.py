@@ -70,7 +70,8 @@ def _(case: Case) -> None:
         read.append((len(run.steps), simgpu.idle()))
         return simgpu.clock_ms()
 
-    run.do(lambda *given: case.call(*given, clock, torch.get_device_module("sim").synchronize, modifies="training"))
+    wait = torch.get_device_module("sim").synchronize
+    run.do(lambda *given: case.call(*given, clock, wait, modifies="training"))
     compare(case, 6, run)
     steps = len(run.steps)
     case.fail_if(len(read) < 2, "does not read the clock twice", f"it reads it {len(read)} time(s)")
@@ -97,3 +98,14 @@ def _(case: Case) -> None:
     case.equal(run.got[:2], original(6).got, rtol=1e-5)
     why = f"ms a step, from the end of the first of {steps} steps to the end of the last: that is {steps - 1} steps"
     case.equal(run.got[2], took, rtol=0.08, why=why)
+    elsewhere, grown = CaseRun(6, case.device), []
+
+    def grow(gradient: torch.Tensor) -> torch.Tensor:
+        grown.append(gradient * (1e4 if len(grown) == steps - 1 else 1))
+        return grown[-1]
+
+    hook = next(elsewhere.model.parameters()).register_hook(grow)
+    elsewhere.do(lambda *given: case.call(*given, clock, wait, modifies="training"))
+    hook.remove()
+    why = "in the last step a hook makes the gradient of the first parameter 10,000 times as large"
+    case.equal(elsewhere.got[1], grown[-1].abs().max().item(), rtol=1e-5, what="the largest gradient", why=why)

@@ -44,8 +44,8 @@ contiguous.exempt(
 def _(case: Case) -> None:
     whole = torch.randn(3, 4, 7)
     repeated = whole[:1].expand(2, 4, 7), whole[..., :1].expand(3, 4, 5)  # with a stride of 0: first, last
-    far = torch.randn(80_000).as_strided((2, 3, 5), (70_000, 1, 13))  # 16 bits do not hold its offsets
-    many = torch.randn(3, 1, 1100).expand(3, 10, 1100)  # nor the number of its elements
+    far = torch.randn(80_000).as_strided((2, 3, 150), (70_000, 1, 13))  # 16 bits do not hold its offsets
+    many = torch.randn(150, 130, 1).expand(150, 130, 2)  # nor the number of its elements, 8 bits its indices
     for x in (
         whole[..., :2], whole[:, :2, :5], whole.permute(2, 0, 1), whole.transpose(0, 1)[1:3], *repeated, far, many
     ):  # fmt: skip

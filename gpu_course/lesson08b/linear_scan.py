@@ -54,7 +54,8 @@ linear_scan.exempt(
 
 @linear_scan.checks
 def _(case: Case) -> None:
-    for rows, columns, block, larger in ((1, 4, 8, 1), (2, 8, 8, 1), (2, 21, 8, 1), (1, 24, 8, 5)):
+    sizes = (1, 4, 8, 1), (2, 8, 8, 1), (2, 21, 8, 1), (1, 24, 8, 5), (1, 150, 32, 1)  # 8 bits count to 127
+    for rows, columns, block, larger in sizes:
         a, b = larger * torch.randn(rows, columns), torch.randn(rows, columns)  # 5: the states grow beyond 16 bits
         out = torch.full((rows, columns), math.nan)
         a[0, 2], a[-1, 1] = 0, 1.001  # 0 forgets all before; half precision cannot hold 1.001

@@ -65,15 +65,21 @@ def _(case: Case) -> None:
     cases["fewer batches"] = _with_messages(cases["fewer batches"])  # "leave out entries with `is_p2p`"
     long_run = cases["a long run"]
     long_run[1] = {**long_run[1], "entries": long_run[1]["entries"][1:]}  # then only rank 2 has forgotten call 12
-    for name, dumps in cases.items():
+    short = [{**dump, "entries": dump["entries"][-1:]} for dump in cases["shown"]]  # then the first call is the odd one
+    for name, dumps, turned in [
+        *((name, dumps, turned) for turned in (False, True) for name, dumps in cases.items()), ("shown", short, False)
+    ]:  # fmt: skip
         hang = hangs()[name]
-        got = case.call(dumps, called=f"blame(dumps of {name!r}, {hang.ranks} ranks)")
-        rank, call, line = hang.to_blame
+        (rank, call, line), called = hang.to_blame, f"{name!r}, {hang.ranks} ranks"
+        if turned:
+            dumps, rank, called = dumps[::-1], hang.ranks - 1 - rank, f"{called} in reverse order"
+        called += ", the last call of each" * (dumps is short)
+        got = case.call(dumps, called=f"blame(dumps of {called})")
         three = isinstance(got, tuple) and len(got) == 3
         case.fail_if(not three, "is not a rank, a call and a line", f"({rank}, {call!r}, {line}), say", got=got)
         named = three and isinstance(got[1], str) and got[1] == f"gloo:{call}"
         case.fail_if(named, "keeps the name of the backend", "gloo:all_reduce is gloo's all_reduce: split at the colon")
-        case.equal(got, (rank, call, line), why=hang.why)
+        case.equal(got, (rank, call, line), why=f"if ranks stand in their order, {hang.why}" if turned else hang.why)
 
 
 def _with_messages(dumps: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -77,7 +77,7 @@ def _(case: Case) -> None:
         case.equal(
             got,
             stepped(right, batches, _tag_loss, 0.5),
-            rtol=1e-3,
+            rtol=1e-4,
             why="expected is the mean loss over the words of each batch, before its step",
         )
         trained(case, model, right)

@@ -77,12 +77,10 @@ def stepped(model: nn.Module, batches: Sequence[Any], loss_of: Callable, lr: flo
     return losses
 
 
-def trained(case: Case, model: nn.Module, right: nn.Module, tolerance: float = 1e-3) -> None:
+def trained(case: Case, model: nn.Module, right: nn.Module, tolerance: float = 1e-4) -> None:
     """Fail unless `model` has the weights and running averages of `right`."""
     weights, wanted = ({name: one.cpu() for name, one in net.state_dict().items()} for net in (model, right))
-    case.equal(
-        weights, wanted, rtol=tolerance, atol=tolerance / 10, why="these are the weights that the model ends with"
-    )
+    case.equal(weights, wanted, rtol=tolerance, atol=tolerance / 10, what="the model", why="it ends with other weights")
 
 
 def lets_errors_out(case: Case, *args: Any) -> None:

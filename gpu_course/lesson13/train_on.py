@@ -72,7 +72,7 @@ def _(case: Case) -> None:
             "the caller says on which device: `device`",
         )
         case.fail_if(not model.training, "leaves the model in evaluation mode", "with dropout, it trained otherwise")
-        case.equal(got, _slowly(twin, batches), rtol=1e-3, atol=1e-4, why=why)
+        case.equal(got, _slowly(twin, batches), rtol=1e-4, why=why)
         same_parameters(case, model, twin)
         reads = counts.host_reads + counts.copies_d2h
         case.fail_if(

@@ -599,12 +599,18 @@ _kept = {}
         (torch.inference_mode()(lambda x, device: 2 * x.to(device)), "returns a tensor of inference mode"),
         (lambda x, device: _kept.setdefault(device, 2 * x.to(device)), "for other numbers of the same shape"),
         (lambda x, device: torch.mul(x.to(device), 2, out=_kept.setdefault(str(device), torch.empty(2, device=device))),
-         "changes what it returned in an earlier call"),
+         "an earlier call"),
     ],
 )  # fmt: skip
 def test_a_result_with_a_graph_and_one_that_is_kept_from_call_to_call_are_wrong(double, answer, message):
     _kept.clear()
     assert message in refuse(double, answer)
+
+
+def test_a_case_counts_what_the_answer_did_and_nothing_of_its_own(double):
+    case = Case(double.task, double.reference, PLACES[0])
+    case.call(torch.ones(2), torch.device("cpu"))
+    assert (case.counts.operators, case.counts.cpu_reads) == (1, 0)
 
 
 @pytest.mark.parametrize("packed", [lambda x: x, lambda x: {"weight": x}, lambda x: [x, 3]])
