@@ -31,8 +31,8 @@ one step was measured on it, of this program with another batch, or of another p
 
 The server's speed is that of the traces and of no published run: the geometric mean over the four hosts with release
 builds is 82 µs under the profiler, which makes steps 1.15 to 1.5 times longer, so 62 µs without it, rounded to 60. The
-171 published runs then differ by 22.9 % in the median, and mostly take longer. The median speed of the other published
-hosts, which needs no trace, comes to 28.1 %.
+171 published runs then differ by 23.1 % in the median, and mostly take longer. The median speed of the other published
+hosts, which needs no trace, comes to 27.9 %.
 Kernels that are run again and again alone are not among them: they take their host 10 to 25 µs.
 """
 

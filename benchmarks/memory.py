@@ -1,9 +1,9 @@
 """Error of memory forecasts: published peaks, beside those that a forecast predicts.
 
-    python -m benchmarks.memory            # every row, and the median error of those set aside
+    python -m benchmarks.memory            # predicts every row again and stores it
 
-memory.csv has peaks of plain PyTorch, measured beside Liger Kernel's own kernels by `torch.cuda.max_memory_allocated`
-in a loop that keeps its gradients:
+simgpu's memory_peaks.csv has peaks of plain PyTorch, measured beside Liger Kernel's own kernels by
+`torch.cuda.max_memory_allocated` in a loop that keeps its gradients:
 https://github.com/linkedin/Liger-Kernel/blob/ead96b618e5c67bddc6a6e9bcb99bfe6b5ab661c/benchmark/data/all_benchmark_data.csv
 The programs are written again here, with all published values in sight. Every second row of a program, by size, is set
 aside, a rule fixed before the first forecast; rows of the other half were why a program was corrected. Found on
@@ -13,11 +13,9 @@ than an allocator's block; the products of `gated` have workspaces of 16.25 MiB,
 """
 
 import csv
-import statistics
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,9 +23,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from course_utils import tables
+from simgpu.clock import memory_peaks
 
-FILE = Path(__file__).with_suffix(".csv")
 TURNS = 3  # of a loop: in the first one no gradient is there yet
 
 
@@ -156,33 +153,31 @@ class Peak:
             output.backward(gradient, retain_graph=True)
 
 
-def rows() -> list[Peak]:
-    """Return the published peaks. That of a group norm was measured forward and backward, whatever the row calls it."""
+def rows() -> list[tuple[dict[str, str], Peak]]:
+    """Return the rows of the file, and their peaks.
+
+    That of a group norm was measured forward and backward, whatever the row calls it.
+    """
     found: Counter[str] = Counter()
     peaks = []
-    for row in csv.DictReader(FILE.read_text(encoding="utf-8").splitlines()):
+    for row in csv.DictReader(memory_peaks.FILE.read_text(encoding="utf-8").splitlines()):
         key = f"{row['program']} {row['mode']}"
         sizes = tuple(map(int, row["sizes"].split()))
         where = getattr(torch, row["dtype"]), row["gpu"], row["date"], float(row["measured_mib"])
         mode = "full" if row["program"] == "group_norm" else row["mode"]
-        peaks.append(Peak(row["program"], mode, sizes, *where, aside=found[key] % 2 == 1))
+        peaks.append((row, Peak(row["program"], mode, sizes, *where, aside=found[key] % 2 == 1)))
         found[key] += 1
     return peaks
 
 
 def main() -> None:
-    """Print every row, and the median error of those that were set aside."""
-    cells, errors = [], []
-    for peak in rows():
-        predicted = peak.predict()
-        ratio = predicted / peak.measured
-        errors += [abs(ratio - 1)] if peak.aside else []
-        said = f"{peak.measured:,.3f}", f"{predicted:,.3f}", f"{ratio:.3f}"
-        cells.append([peak.program, peak.mode, " x ".join(map(str, peak.sizes)), peak.gpu, *said, "*" * peak.aside])
-    head = "program", "mode", "sizes", "GPU", "published MiB", "predicted MiB", "ratio", "set aside"
-    print(tables.text(cells, head, right=(4, 5, 6)))
-    within = sum(error <= 0.05 for error in errors)
-    print(f"{len(errors)} rows set aside: median error {statistics.median(errors):.1%}, {within} within 5 %")
+    """Predict every row, store it, and print the figures of those that were set aside."""
+    stored = [row | {"predicted_mib": f"{peak.predict():.6g}", "aside": int(peak.aside)} for row, peak in rows()]
+    with memory_peaks.FILE.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(stored[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(stored)
+    print(simgpu.error_bar().of_memory)
 
 
 if __name__ == "__main__":

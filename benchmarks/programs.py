@@ -117,7 +117,7 @@ class Program:
     def model(self) -> nn.Module:
         makers: dict[str, Callable[[], nn.Module]] = {
             "timm": self._of_timm, "bert": lambda: Bert(*_BERTS[self.name]), "bert-layer": BertLayer,
-            "attention": Attention,
+            "attention": Attention, "recurrent": self._recurrent,
         }  # fmt: skip
         network = makers.get(self.kind, nn.Identity)().to(self.dtype)
         if self.table.get("channels_last"):
@@ -130,6 +130,11 @@ class Program:
         layers.set_fused_attn(self.table["by"] == "timm" and not self.trains)  # the others are older than that kernel
         network = timm().create_model(self.name)
         return timm().utils.reparameterize_model(network) if self.table.get("fused") else network
+
+    def _recurrent(self) -> nn.Module:
+        """Return a layer such as "LSTM 512", as wide; whoever timed such layers left the product of the input out."""
+        kind, width = self.name.split()
+        return getattr(nn, kind)(1, int(width))
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and targets, of an operator both its inputs."""
@@ -145,6 +150,15 @@ class Program:
         if self.kind == "attention":  # "attention of 64" numbers for each token
             parts = torch.empty(self.number, 3, self.size, int(self.name.split()[-1]), dtype=self.dtype)
             return parts.requires_grad_(self.table["mode"] == "backward"), labels
+        if self.kind == "recurrent":
+            return torch.empty(self.size, self.number, 1, dtype=self.dtype), labels
+        if self.kind == "sdpa":  # "causal 16 x 128": heads, and numbers of each
+            heads, width = (int(part) for part in self.name.split()[1::2])
+            parts = torch.empty(3, self.number, heads, self.size, width, dtype=self.dtype)
+            return parts.requires_grad_(self.table["mode"] == "backward"), labels
+        if self.kind == "gemm":  # "8192 x 8192 x 1024": rows, columns, and what is summed over
+            m, n, k = (int(part) for part in self.name.split()[::2])
+            return torch.empty(m, k, dtype=self.dtype), torch.empty(k, n, dtype=self.dtype)
         shape = (self.size, self.size) if self.kind == "product" else (self.size,)
         return torch.empty(shape, dtype=self.dtype), torch.empty(shape, dtype=self.dtype)
 
@@ -158,13 +172,20 @@ class Program:
 
     def step(self, model: nn.Module, batch: tuple, _: None) -> None:
         x, y = batch
-        if self.kind == "attention":
-            result = model(x)
-            if self.table["mode"] == "backward":
+        if self.kind in ("attention", "sdpa", "recurrent"):
+            causal = self.name.startswith("causal")
+            result = F.scaled_dot_product_attention(*x, is_causal=causal) if self.kind == "sdpa" else model(x)
+            result = result[0] if self.kind == "recurrent" else result
+            if self.trains or self.table["mode"] == "backward":
                 result.backward(torch.empty_like(result))
             return
         optimizer = self._optimizer(model)
-        operators = {"product": lambda: x @ y, "copy": lambda: x.copy_(y), "times": lambda: x * 1.2}
+        operators = {
+            "product": lambda: x @ y,
+            "gemm": lambda: x @ y,
+            "copy": lambda: x.copy_(y),
+            "times": lambda: x * 1.2,
+        }
         if self.kind in operators:
             for _ in range(ROW):
                 operators[self.kind]()

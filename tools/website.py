@@ -241,6 +241,7 @@ def pages(folder: Path) -> None:
         write(folder / "notebooks" / path.name, with_alternatives(path).replace("](../docs/", "](../"))
     bar = simgpu.error_bar()
     shown = {"error_bar": bar, "host_figures": bar.of_hosts, "call_figures": bar.of_calls}
+    shown |= {"set_aside": bar.set_aside, "memory_figures": bar.of_memory}
     figures = {f"{{{{{name}}}}}": table.html() for name, table in shown.items()}
     for name in others:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

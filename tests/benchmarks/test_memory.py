@@ -2,16 +2,21 @@
 
 import statistics
 
+import pytest
+
 from benchmarks import memory
 
-ROWS = memory.rows()
+STORED, ROWS = zip(*memory.rows(), strict=True)
 OF_OTHERS = ("embedding", "softmax")  # whose process held what had run before; whose tensors are smaller than a block
 
 
 def test_rows_set_aside_are_told_within_five_percent_in_the_median():
     firsts = {row.program: row for row in reversed(ROWS) if row.aside and row.program not in OF_OTHERS}
     assert len(firsts) == 10
-    errors = {name: row.predict() / row.measured - 1 for name, row in firsts.items()}
+    stored = {id(row): float(kept["predicted_mib"]) for kept, row in zip(STORED, ROWS, strict=True)}
+    predicted = {name: row.predict() for name, row in firsts.items()}
+    assert predicted == pytest.approx({name: stored[id(row)] for name, row in firsts.items()}, rel=1e-4)
+    errors = {name: predicted[name] / row.measured - 1 for name, row in firsts.items()}
     assert statistics.median(map(abs, errors.values())) < 0.01 and max(map(abs, errors.values())) < 0.08, errors
 
 
@@ -19,3 +24,4 @@ def test_every_second_row_is_set_aside_and_every_gpu_is_in_the_table():
     assert len(ROWS) > 100 and 60 < sum(row.aside for row in ROWS) < 76
     assert {row.gpu for row in ROWS} <= {gpu.name for gpu in memory.simgpu.gpus.ALL}
     assert all(row.measured > 0 and row.date > "2024" for row in ROWS)
+    assert [kept["aside"] for kept in STORED] == [str(int(row.aside)) for row in ROWS]

@@ -13,7 +13,8 @@ import simgpu
 from course_utils import models
 from simgpu import evidence, gpus
 
-GUIDE = Path(__file__).parents[2] / "docs" / "simulated_gpu.md"
+ROOT = Path(__file__).parents[2]
+GUIDE = ROOT / "docs" / "simulated_gpu.md"
 
 BAR = simgpu.error_bar()
 
@@ -28,6 +29,29 @@ def test_the_stored_figures_are_those_of_the_stored_rows():
     for name, figure in stored["figures"].items():
         found = evidence.of_regime(name, figure["gpus"][0])
         assert (found.runs, found.median, found.bias) == (figure["runs"], figure["median"], figure["bias"])
+
+
+def test_pages_give_the_figures_as_they_are_stored():
+    pages = [ROOT / "README.md", ROOT / "engines" / "simgpu" / "README.md", GUIDE]
+    *readmes, guide = [" ".join(page.read_text(encoding="utf-8").split()) for page in pages]
+    assert all(BAR.in_words in text for text in readmes), f"write: {BAR.in_words}"
+    compiled = [part(gpu=gpu, regime="compiled") for gpu in ("RTX 5090", "RTX 4090")]
+    quoted = [f"{100 * bar.median_error:.1f} %" for bar in (*compiled, *(bar.gains for bar in compiled))]
+    quoted += [f"{bar.gains.rank_correlation:.2f}" for bar in compiled]
+    quoted += [f"about {-100 * part(regime='training').bias:.0f} % too short", f"{len(BAR.set_aside.runs)} more runs"]
+    quoted += [
+        f"{{{{{name}}}}}" for name in ("error_bar", "set_aside", "memory_figures", "host_figures", "call_figures")
+    ]
+    assert [words for words in quoted if words not in guide] == []
+
+
+def test_runs_and_peaks_that_were_set_aside_have_figures_of_their_own():
+    aside, memory = BAR.set_aside, BAR.of_memory
+    assert len(aside.runs) >= 90 and all(run.aside and not run.fitted for run in aside.runs)
+    assert len({run.address for run in aside.runs}) >= 12 and len(aside.gpus) >= 9 and "left out" not in str(aside)
+    assert not any(run.aside for run in BAR.runs) and len(part(regime="recurrent").runs) > 200
+    assert memory.published == 143 and len(memory.errors) == 67 and memory.median < 0.01
+    assert sum(int(row[1]) for row in memory.cells()[:-1]) == int(memory.cells()[-1][1]) == 67
 
 
 def test_every_run_has_an_address_a_date_and_a_regime():
