@@ -1,14 +1,8 @@
-"""Kernels in Triton's language, as a course or a tutorial has them, with what they are to compute.
-
-`python tests/kernelcheck/triton_samples.py` runs them under the installed Triton's own interpreter (TRITON_INTERPRET=1)
-and under ours, and prints where the two differ.
-"""
+"""Kernels in Triton's language, as a course or a tutorial has them, with what they are to compute."""
 
 from __future__ import annotations
 
 import linecache
-import os
-import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -130,35 +124,3 @@ SAMPLES = {
     "shapes": Sample(TEXTS["shapes"], _shapes),
     "loops": Sample(TEXTS["loops"], _loops),
 }
-
-
-def compare() -> list[str]:
-    """Return where our interpreter and the installed Triton's differ, a line for each kernel.
-
-    Without TRITON_INTERPRET=1, and so without a GPU, only whether ours takes kernels that are to be compiled.
-    """
-    import triton
-    import triton.language as tl
-
-    import kernelcheck
-
-    different = []
-    for name, sample in SAMPLES.items():
-        kernel, (grid, args, options, want) = sample.kernel(triton, tl), sample.call()
-        report = kernelcheck.checked(kernel, grid, *args, **options)
-        pairs = [(report.results.get(sample.out), want)]
-        if os.environ.get("TRITON_INTERPRET") == "1":
-            kernel[grid](*args, **options)
-            results = [one for one in args if isinstance(one, torch.Tensor)]
-            pairs = list(zip(report.results.values(), results, strict=True))
-        for ours, other in pairs:
-            if report.fault or not (other is None or torch.allclose(ours, other, rtol=1e-3, atol=1e-4)):
-                different.append(f"{name}: {report.fault or (ours, other)}")
-    return different
-
-
-if __name__ == "__main__":
-    sys.path += sys.argv[1:]
-    found = compare()
-    print("\n".join(found) or f"all {len(SAMPLES)} kernels alike")
-    sys.exit(bool(found))
