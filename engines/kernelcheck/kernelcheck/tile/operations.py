@@ -377,8 +377,8 @@ class Run(Launch):
         return np.full(shape, 0 if changed else math.nan if buffer.dtype.kind == 2 else 100)
 
     def _stored(self, one: Any, pointer: Pointer, inside: np.ndarray, values: Any) -> int:
-        buffer, data = pointer.buffer, np.broadcast_to(values, inside.shape)[inside]
-        elements = self.touch("store", buffer, pointer.data, inside)
+        buffer, whole = pointer.buffer, np.broadcast_to(values, inside.shape)
+        data, elements = whole[inside], self.touch("store", buffer, pointer.data, inside, whole)
         token = self._in_order("store", one, buffer, elements)
         order = np.argsort(elements, kind="stable")
         clash = (elements[order][1:] == elements[order][:-1]) & (data[order][1:] != data[order][:-1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -87,18 +86,13 @@ def load(
 
 
 def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray, masked: str, filler: str) -> np.ndarray:
-    """Return stand-ins for undefined values: NaN, and other numbers in further runs of a check."""
-    launch, dtype, changed = running[-1], buffer.dtype, False
-    if launch.watched and not active.all():
-        line = launch.line()
-        changed = launch.changed in ("", line)
-        if line not in launch.undefined:
-            what = f"program {launch.name()} loads {buffer.name} with a {masked} and without `{filler}`"
-            why = f"the elements that the {masked} leaves out have no value, and the result depends on them"
-            launch.undefined[line] = launch.fault("undefined", what, why, array=buffer.name)
-    if dtype.kind == 2 and not changed:
-        return np.full(shape, math.nan, dtype.numpy)
-    return np.resize(np.array([119, -50] if changed else [100, -40]), shape).astype(dtype.numpy)
+    """Return stand-ins for what a mask leaves out."""
+    if active.all():
+        return np.zeros(shape, buffer.dtype.numpy)
+    what = f"program {running[-1].name()} loads {buffer.name} with a {masked} and without `{filler}`"
+    why = f"the elements that the {masked} leaves out have no value, and the result depends on them"
+    floats = buffer.dtype.kind == 2
+    return running[-1].left_open(what, why, shape, floats, array=buffer.name).astype(buffer.dtype.numpy)
 
 
 def store(
@@ -110,7 +104,7 @@ def store(
     data, launch = _to_store(pointer, value, offsets), running[-1]
     if not launch.computes:
         return
-    elements = launch.touch("store", pointer.buffer, offsets, active).reshape(-1)
+    elements = launch.touch("store", pointer.buffer, offsets, active, data).reshape(-1)
     data, buffer = data.reshape(-1) if active is None else data[active], pointer.buffer
     if launch.watched and elements.size and type(buffer) is Buffer:
         _one_value_each(buffer, elements, data)

@@ -145,7 +145,7 @@ class Block:
         return Block(data, dtype, numbered=self.numbered)
 
     def __getitem__(self, key: Any) -> Block:
-        return Block(self.data[_key(key)], self.dtype, numbered=self.numbered)
+        return Block(self.data[_key(key, self.data.ndim)], self.dtype, numbered=self.numbered)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise wrong("an element of a block cannot be set: choose by tl.where(tl.arange(0, …) == i, …, …)", "language")
@@ -215,7 +215,7 @@ class Pointer:
     def __getitem__(self, key: Any) -> Pointer:
         if key is not None and not isinstance(key, tuple | slice):
             self.refuse()
-        return Pointer(self.buffer, self.data[_key(key)])
+        return Pointer(self.buffer, self.data[_key(key, self.data.ndim)])
 
     def __setitem__(self, key: Any, value: Any) -> None:
         name = self.buffer.name
@@ -289,12 +289,12 @@ def shaped(compute: Callable[[], Any], *parts: Any) -> Any:
         raise wrong(f"blocks of the shapes {shapes} do not go together; {why}", "shapes") from None
 
 
-def _key(key: Any) -> Any:
+def _key(key: Any, axes: int) -> Any:
     for part in key if isinstance(key, tuple) else (key,):
         if part is not None and not (isinstance(part, slice) and part == slice(None)):
             what = "a block takes only `:` and `None` in brackets; elements are picked by pointers or tl.where"
             raise wrong(what, "shapes")
-    return key
+    return key if axes or not isinstance(key, tuple) else tuple(part for part in key if part is None)
 
 
 def promote(a: DType, a_plain: bool, b: DType, b_plain: bool, divides: bool = False) -> DType:
@@ -336,7 +336,7 @@ _WHOLE: dict[str, tuple[str, Callable[..., Any]]] = {
 _OPERATORS: dict[str, Callable[..., Any]] = {
     **_COMPARISONS, **{name: compute for name, (_, compute) in _WHOLE.items()}, "add": operator.add,
     "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv, "mod": np.fmod,
-    "maximum": np.fmax, "minimum": np.fmin,
+    "maximum": np.fmax, "minimum": np.fmin, "highest": np.maximum, "lowest": np.minimum,
 }  # fmt: skip
 
 
@@ -361,6 +361,8 @@ def combine(name: str, a: Any, b: Any) -> Block:
             raise wrong(f"{block.data} does not fit into {dtype}, the type of the block: convert the block by .to(…)")
     x, y = dtype.of(a.data), dtype.of(b.data)
     data = shaped(lambda: _OPERATORS[name](x, y), a, b)
+    if dtype.kind == 1 and name in ("floordiv", "mod") and (zero := np.broadcast_to(y == 0, data.shape)).any():
+        data = np.where(zero, running[-1].divided(data.shape), data).astype(dtype.numpy)
     if name in _COMPARISONS:
         return Block(data, BOOL)
     return Block(data, dtype, counts=True, numbered=name in ("add", "sub", "mul") and (a.numbered or b.numbered))

@@ -40,7 +40,7 @@ from kernelcheck.triton.blocks import (
 )  # fmt: skip
 from kernelcheck.triton.descriptors import TensorDescriptor
 from kernelcheck.triton.functions import IN_KERNELS, tl
-from kernelcheck.triton.kernel import ConstantFunction, Kernel, meaning, outside
+from kernelcheck.triton.kernel import ConstantFunction, Kernel, Room, meaning, of_room, outside
 from kernelcheck.triton.memory import Launch, line_of, running, wrong
 from kernelcheck.triton.text import COMPARISONS, Text, is_constexpr, text_of
 
@@ -483,8 +483,10 @@ class _Walk(ast.NodeVisitor):
 
     def of_module(self, module: types.ModuleType, name: str) -> Any:
         """Return what a module of Python's has; of all modules a kernel may call functions of `math` alone."""
-        value, root = getattr(module, name), module.__name__.partition(".")[0]
-        if isinstance(value, types.ModuleType) or root == "math" or not callable(value) or isinstance(value, type):
+        value, root = of_room(module, name), module.__name__.partition(".")[0]
+        if isinstance(value, Room):
+            return value.module
+        if root == "math" or not callable(value) or isinstance(value, type | Kernel | ConstantFunction):
             return value
         raise self.foreign(f"{root}.{name}", name)
 

@@ -58,13 +58,15 @@ def full(shape: Any, value: Any, dtype: DType) -> Block:
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
 
 
-def _function(name: str, compute: Callable[..., Any], types_: tuple[str, ...] = ("fp32", "fp64")) -> Callable[..., Any]:
+def _function(
+    name: str, compute: Callable[..., Any], types_: tuple[str, ...] = ("fp32", "fp64"), gives: DType | None = None
+) -> Callable[..., Any]:
     def function(*values: Any) -> Block:
         blocks = [as_block(value) for value in values]
         for block in blocks:
             if types_ and block.dtype.short not in types_:
                 raise wrong(f"tl.{name} takes {' or '.join(types_)}, and this is {block.dtype}: write .to(tl.float32)")
-        dtype = next((block.dtype for block in blocks if block.dtype.bits == 64), blocks[0].dtype)
+        dtype = gives or next((block.dtype for block in blocks if block.dtype.bits == 64), blocks[0].dtype)
         return Block(shaped(lambda: compute(*(block.data for block in blocks)), *blocks), dtype, counts=True)
 
     return function
@@ -103,6 +105,8 @@ def _axis(x: Block, axis: Any) -> int | None:
 
 def _reduced(compute: np.ufunc, x: Any, axis: Any, keep_dims: bool, dtype: DType) -> Block:
     running[-1].report.flops += x.numel if dtype.kind == 2 else 0
+    if axis is None or x.data.ndim == 1:
+        running[-1].reduced()
     return Block(compute.reduce(dtype.of(x.data), axis=_axis(x, axis), keepdims=keep_dims, dtype=dtype.numpy), dtype)
 
 
@@ -192,6 +196,8 @@ def _reduce(input: Any, axis: Any, combine_fn: Callable[..., Any], keep_dims: bo
         pairs = [tuple(Block(block.data[start::2], block.dtype) for block in parts) for start in (0, 1)]
         parts = _folded(combine_fn, *pairs)
     results = tuple(Block(block.data[0], block.dtype) for block in parts)
+    if not results[0].shape:
+        running[-1].reduced()
     if keep_dims:
         shape = tuple(1 if dim in (None, n, n - several[0].data.ndim) else size for n, size in
                       enumerate(several[0].shape))  # fmt: skip
@@ -442,11 +448,22 @@ def next_power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def _of_torch(compute: Callable[..., torch.Tensor]) -> Callable[..., np.ndarray]:
+    return lambda *numbers: compute(*(torch.from_numpy(np.array(one)) for one in numbers)).numpy()
+
+
+def _leading_zeros(x: np.ndarray) -> np.ndarray:
+    """Return how many bits before the first 1 are 0."""
+    for shift in (1, 2, 4, 8, 16, 32)[: x.itemsize.bit_length() + 2]:
+        x = x | (x.view(f"u{x.itemsize}") >> np.uint8(shift)).view(x.dtype)
+    return np.bitwise_count(~x.view(f"u{x.itemsize}"))
+
+
 _NAMES = "exp", "exp2", "log", "log2", "sqrt", "sin", "cos", "floor", "ceil"
 _MATH: dict[str, Callable[..., Any]] = {
     **{name: _function(name, getattr(np, name)) for name in _NAMES},
     "abs": _function("abs", np.abs, ()),
-    "erf": _function("erf", lambda x: torch.erf(torch.from_numpy(np.array(x))).numpy()),
+    "erf": _function("erf", _of_torch(torch.erf)),
     "rsqrt": _function("rsqrt", lambda x: 1 / np.sqrt(x)),
     "sqrt_rn": _function("sqrt_rn", np.sqrt, ("fp32",)),
 }
@@ -465,7 +482,35 @@ _LIBRARY: dict[str, Callable[..., Any]] = {
     "round": lambda x: np.copysign(np.floor(np.abs(x) + 0.5), x), "nearbyint": np.rint,
     "fast_expf": np.exp, "fast_logf": np.log, "fast_dividef": np.divide, "fast_sinf": np.sin, "fast_cosf": np.cos,
     "fast_tanhf": np.tanh, "fast_log2f": np.log2, "fast_log10f": np.log10, "fast_powf": np.power,
-    "fast_exp10f": lambda x: np.power(np.float32(10), x), "fast_tanf": np.tan,
+    "fast_exp10f": lambda x: np.power(np.float32(10), x), "exp10": lambda x: np.power(x.dtype.type(10), x),
+    "fast_tanf": np.tan, "rcbrt": lambda x: 1 / np.cbrt(x), "rhypot": lambda x, y: 1 / np.hypot(x, y),
+    "sinpi": lambda x: np.sin(np.pi * x), "cospi": lambda x: np.cos(np.pi * x), "logb": lambda x: np.frexp(x)[1] - 1,
+    "saturatef": lambda x: np.clip(np.nan_to_num(x), 0, 1), "remainder": lambda x, y: x - y * np.rint(x / y),
+    "nextafter": np.nextafter, "add_rn": np.add, "sub_rn": np.subtract, "mul_rn": np.multiply, "rcp_rn": np.reciprocal,
+    "rsqrt_rn": lambda x: 1 / np.sqrt(x), "fma_rn": lambda x, y, z: x * y + z,
+    **{f"norm{n}d": lambda *x: np.sqrt(sum(one * one for one in x)) for n in (3, 4)},
+    **{name: _of_torch(compute) for name, compute in {
+        "erfc": torch.erfc, "erfcx": torch.special.erfcx, "erfinv": torch.erfinv, "lgamma": torch.lgamma,
+        "normcdf": torch.special.ndtr, "normcdfinv": torch.special.ndtri, "j0": torch.special.bessel_j0,
+        "j1": torch.special.bessel_j1, "y0": torch.special.bessel_y0, "y1": torch.special.bessel_y1,
+        "cyl_bessel_i0": torch.special.i0, "cyl_bessel_i1": torch.special.i1,
+    }.items()},
+}  # fmt: skip
+_ROUNDED = {"n": np.rint, "z": np.trunc, "d": np.floor, "u": np.ceil}
+_INTEGERS = {"int": "int32", "uint": "uint32", "ll": "int64", "ull": "uint64"}
+_OF_TYPES: dict[str, tuple[Callable[..., Any], tuple[str, ...], str]] = {  # what a function takes and what it gives
+    "llrint": (np.rint, ("fp32", "fp64"), "int64"), "llround": (_LIBRARY["round"], ("fp32", "fp64"), "int64"),
+    "ilogb": (_LIBRARY["logb"], ("fp32", "fp64"), "int32"), "signbit": (np.signbit, ("fp32", "fp64"), "int32"),
+    "popc": (np.bitwise_count, ("int32", "int64"), "int32"), "clz": (_leading_zeros, ("int32", "int64"), "int32"),
+    "ffs": (lambda x: np.bitwise_count(x ^ (x - 1)) * (x != 0), ("int32", "int64"), "int32"),
+    "float_as_int": (lambda x: x.view(np.int32), ("fp32",), "int32"),
+    "float_as_uint": (lambda x: x.view(np.uint32), ("fp32",), "uint32"),
+    **{f"{start}_as_float": (lambda x: x.view(np.float32), (kind,), "float32")
+       for start, kind in (("int", "int32"), ("uint", "uint32"))},
+    **{f"{start}2{end}_r{mode}": (compute, (kind,), made) for start, kind in (("float", "fp32"), ("double", "fp64"))
+       for end, made in _INTEGERS.items() for mode, compute in _ROUNDED.items()},
+    **{f"{start}2{end}_rn": (np.asarray, (kind,), made) for start, kind in _INTEGERS.items()
+       for end, made in (("float", "float32"), ("double", "float64"))},
 }  # fmt: skip
 Block.functions = {
     **_MATH, "sum": _sum, "max": _extreme(np.fmax, _place(np.argmax)), "min": _extreme(np.fmin, _place(np.argmin)),
@@ -516,6 +561,9 @@ _LIBDEVICE = _Language(
     **_MATH, fma=_OF_TWO["fma"], pow=_pow,
     isnan=_asked("isnan", np.isnan), isinf=_asked("isinf", np.isinf), finitef=_asked("finitef", np.isfinite),
     **{name: _function(f"extra.libdevice.{name}", compute) for name, compute in _LIBRARY.items()},
+    **{name: _function(f"extra.libdevice.{name}", compute, takes, TYPES[gives])
+       for name, (compute, takes, gives) in _OF_TYPES.items()},
+    **{name: lambda x, n: as_block(x) * _MATH["exp2"](as_block(n).to(F32)) for name in ("ldexp", "scalbn")},
 )  # fmt: skip
 tl: Any = _Language(
     **TYPES, **Block.functions, **ACCESSES, **RANDOM, **_OF_TWO,
@@ -532,10 +580,11 @@ tl: Any = _Language(
     to_tensor=as_block, broadcast=_broadcast, join=_join, interleave=_interleave, cat=_cat,
     squeeze=_squeeze, unsqueeze=_expand_dims,
     topk=lambda x, k, dim=None, descending=True: Block(_sort(x, dim, descending).data[..., :k], x.dtype),
-    maximum=lambda x, y, propagate_nan=None: combine("maximum", x, y),
-    minimum=lambda x, y, propagate_nan=None: combine("minimum", x, y),
+    PropagateNan=types.SimpleNamespace(NONE=0, ALL=1), const=types.SimpleNamespace(),
+    maximum=lambda x, y, propagate_nan=0: combine("highest" if propagate_nan else "maximum", x, y),
+    minimum=lambda x, y, propagate_nan=0: combine("lowest" if propagate_nan else "minimum", x, y),
     add=_sanitized("add"), sub=_sanitized("sub"), mul=_sanitized("mul"),
-    clamp=lambda x, min, max, propagate_nan=None: tl.minimum(tl.maximum(x, min), max),
+    clamp=lambda x, min, max, propagate_nan=0: tl.minimum(tl.maximum(x, min, propagate_nan), max, propagate_nan),
     range=_range, static_range=_static_range,
     static_assert=_static_assert, static_print=_static_print, device_print=_print, device_assert=_device_assert,
     multiple_of=_same, max_contiguous=_same, max_constancy=_same, assume=_same,

@@ -63,7 +63,8 @@ class ConstantFunction:
     def __call__(self, *args: Any, **options: Any) -> Any:
         known = [constant(value, f"what {self.__name__} computes with") for value in args]
         named = {name: constant(value, f"what {self.__name__} computes with") for name, value in options.items()}
-        return plain(self.fn(*known, **named))
+        made = plain(self.fn(*known, **named))
+        return _of_triton(made) if type(made).__module__.startswith("triton.") else made
 
 
 def kernel_of(function: Any) -> Kernel:
@@ -82,6 +83,24 @@ def kernel_of(function: Any) -> Kernel:
             return Kernel(function.fn, configs, heuristics, reset)
         function = function.fn
     return function
+
+
+class Room:
+    """Module of the reader's that a kernel names: what kernels can call in it means what it means to Triton."""
+
+    def __init__(self, module: types.ModuleType) -> None:
+        self.module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return of_room(self.module, name)
+
+
+def of_room(module: types.ModuleType, name: str) -> Any:
+    """Return what a module has under a name, as kernels see it."""
+    value = getattr(module, name)
+    device = isinstance(value, types.ModuleType) or hasattr(value, "fn") or type(value).__module__.startswith("triton.")
+    found = meaning(value, name) if device and module.__name__ != "math" else value
+    return Room(found) if isinstance(found, types.ModuleType) else found
 
 
 def outside(function: Callable[..., Any]) -> dict[str, Any]:
@@ -104,8 +123,8 @@ def meaning(value: Any, name: str) -> Any:
         return ConstantFunction(value.fn)
     if kind.__module__.startswith("triton."):
         return _of_triton(value)
-    if str(getattr(value, "__module__", "")).startswith("triton.language"):
-        return getattr(tl, value.__name__, value)
+    if (home := str(getattr(value, "__module__", ""))).startswith("triton.language"):
+        return getattr(tl.extra.libdevice if home.endswith("libdevice") else tl, value.__name__)
     ours = isinstance(
         value,
         Kernel | ConstantFunction | DType | types.SimpleNamespace | types.FunctionType | types.BuiltinFunctionType,
@@ -154,6 +173,7 @@ namespace = types.SimpleNamespace(
     next_power_of_2=next_power_of_2,
     constexpr_function=ConstantFunction,
     set_allocator=lambda allocator: None,
+    reinterpret=lambda tensor, dtype: tensor.view(dtype.torch),
     tools=types.SimpleNamespace(tensor_descriptor=types.SimpleNamespace(TensorDescriptor=HostDescriptor)),
     language=tl,
 )

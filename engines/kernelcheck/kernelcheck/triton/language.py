@@ -40,11 +40,14 @@ from kernelcheck.triton.blocks import OF_TORCH, Pointer, as_block, assigned, cha
 from kernelcheck.triton.compiler import compiled
 from kernelcheck.triton.descriptors import HostDescriptor, TensorDescriptor
 from kernelcheck.triton.functions import IN_KERNELS, tl
-from kernelcheck.triton.kernel import Config, Kernel, kernel_of, meaning, namespace, outside
+from kernelcheck.triton.kernel import Config, Kernel, Room, kernel_of, meaning, namespace, outside
 from kernelcheck.triton.memory import Addresses, Buffer, FarBuffer, Launch, Memory, Report, line_of, running
 
 _MOST_PROGRAMS = 1_000_000  # one after the other
-_OPTIONS = {"num_warps", "num_stages", "num_ctas", "maxnreg"}
+_OPTIONS = {
+    "num_warps", "num_stages", "num_ctas", "maxnreg", "enable_fp_fusion", "launch_pdl", "launch_cooperative_grid",
+    "debug", "ptx_version", "ptx_options", "extern_libs", "sanitize_overflow",
+}  # fmt: skip
 _DESCRIPTORS = "HostDescriptor", "TensorDescriptor"  # ours, Triton's
 _WORDS = {
     triton_text.AND: lambda *later: joined("and", *later), triton_text.OR: lambda *later: joined("or", *later),
@@ -59,20 +62,21 @@ class _Run(Launch):
 
     def __init__(self, grid: tuple[int, int, int], watched: bool, changed: str | None = None) -> None:
         super().__init__(grid, watched, changed)
-        self._functions: dict[int, types.FunctionType] = {}
+        self._functions: dict[Callable[..., Any], types.FunctionType] = {}
 
     def function(self, kernel: Kernel) -> types.FunctionType:
         """Return a kernel as Python runs it: its names mean what they mean to Triton."""
-        function = self._functions.get(id(kernel))
+        function = self._functions.get(kernel.fn)
         if function is None:
             fn, text = kernel.fn, triton_text.text_of(kernel.fn)
             self.codes.update(text.codes())
             named = {name for code in text.codes() for name in _read_from_outside(code)}
             known = {name: meaning(value, name) for name, value in outside(fn).items() if name in named}
+            known |= {name: Room(one) for name, one in known.items() if isinstance(one, types.ModuleType)}
             space = {**IN_KERNELS, **known, **_WORDS, "__builtins__": {}}
             function = types.FunctionType(text.code, space, fn.__name__, fn.__defaults__)
             function.__kwdefaults__ = fn.__kwdefaults__
-            self._functions[id(kernel)] = function
+            self._functions[kernel.fn] = function
         return function
 
     def call(self, kernel: Kernel, args: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -96,13 +100,16 @@ def _prepared(
     if twice := [name for name in (config.kwargs if config else {}) if name in options]:
         raise KernelFault("arguments", f"{twice[0]} is given by @triton.autotune and by the launch: leave one out")
     options = {**(config.kwargs if config else {}), **options}
-    warps = options.get("num_warps", 4)
-    if not isinstance(warps, int) or warps < 1 or warps & (warps - 1):
-        raise KernelFault("arguments", f"num_warps must be a power of two, and it is {warps}")
-    options = {name: value for name, value in options.items() if name not in _OPTIONS or name in kernel.arg_names}
+    taken = [name for name in options if name not in _OPTIONS or name in kernel.arg_names]
     try:
         for name, rule in kernel.heuristics:
-            options[name] = rule({**kernel.signature.bind_partial(*args, **options).arguments})
+            known = kernel.signature.bind_partial(*args, **{one: options[one] for one in taken}).arguments
+            options[name] = rule({**options, **known})
+            taken += [name] if name in kernel.arg_names else []
+        warps = options.get("num_warps", 4)
+        if not isinstance(warps, int) or warps < 1 or warps & (warps - 1):
+            raise KernelFault("arguments", f"num_warps must be a power of two, and it is {warps}")
+        options = {name: value for name, value in options.items() if name not in _OPTIONS or name in kernel.arg_names}
         bound = kernel.signature.bind(*args, **options)
     except TypeError as error:
         raise KernelFault("arguments", f"{kernel.__name__}: {error}") from None
@@ -114,7 +121,8 @@ def _prepared(
             "arguments", f"the grid is {grid!r}; it must be a tuple of one to three numbers, such as (n,)"
         )
     for n in grid:
-        if not isinstance(n, numbers.Integral) or n < 1:
+        nothing = n == 0 and any(isinstance(one, torch.Tensor) and not one.numel() for one in named.values())
+        if not isinstance(n, numbers.Integral) or (n < 1 and not nothing):
             raise KernelFault("arguments", f"the grid {tuple(grid)} must hold whole numbers above 0: use triton.cdiv")
     if math.prod(grid) > _MOST_PROGRAMS:
         raise KernelFault(
@@ -159,6 +167,8 @@ def _each(named: dict[str, Any], constants: set[str]) -> Iterator[tuple[str, Any
     for name, value in named.items():
         if isinstance(value, tuple | list) and name not in constants:
             yield from _each({f"{name}[{index}]": part for index, part in enumerate(value)}, constants)
+        elif type(value).__name__ == "TensorWrapper":  # of `triton.reinterpret`
+            yield name, value.base.view(getattr(meaning(value.dtype, name), "torch", value.dtype))
         else:
             yield name, value
 

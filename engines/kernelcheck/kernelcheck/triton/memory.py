@@ -13,7 +13,7 @@ import linecache
 import math
 import sys
 import types
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -198,6 +198,8 @@ class Launch:
         self._seen: np.ndarray | None = None
         self._released: dict[tuple[int, int], np.ndarray] = {}
         self._barriers = 0  # of all programs, one at the start of each: what lies between two is in no order
+        self._reductions = 0  # of a block to one number: what lanes read before was read when one writes behind it
+        self._alike: list[tuple[Buffer, KernelFault]] = []  # elements to which several programs wrote one number
 
     def call(self, kernel: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """Call a kernel from a kernel, and return what it returns."""
@@ -259,8 +261,37 @@ class Launch:
         """Pass a barrier of the running program."""
         self._barriers += 1
 
-    def touch(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> np.ndarray:
-        """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it."""
+    def left_open(self, what: str, why: str, shape: tuple[int, ...], floats: bool = False, **more: Any) -> np.ndarray:
+        """Return stand-ins for undefined values, NaN for floats, and other numbers in further runs of a check.
+
+        The fault that they are is remembered: it is one where the results of these runs differ.
+        """
+        line = self.line()
+        changed = self.watched and self.changed in ("", line)
+        if self.watched and line not in self.undefined:
+            self.undefined[line] = self.fault("undefined", what, why, **more)
+        if floats and not changed:
+            return np.full(shape, math.nan)
+        return np.resize(np.array([119, -50] if changed else [100, -40]), shape)
+
+    def divided(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Return stand-ins for the results of divisions by the whole number 0. Raises where there is but one result."""
+        what, why = f"{self.word} {self.name()} divides by 0", "a whole number that is divided by 0 has no value"
+        if self.computes and self.watched and not shape:
+            raise self.fault("undefined", what, why)
+        return self.left_open(what, f"{why}, and the result depends on it", shape)
+
+    def reduced(self) -> None:
+        """Pass a reduction of a block to one number, for which the numbers of all its lanes are needed."""
+        self._reductions += 1
+
+    def touch(
+        self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, data: np.ndarray | None = None
+    ) -> np.ndarray:
+        """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it.
+
+        `data` is what a store writes.
+        """
         elements = offsets.reshape(-1) if active is None else offsets[active]
         if self.watched:
             self._remember(buffer, elements)
@@ -271,7 +302,11 @@ class Launch:
         if self.watched and elements.size:
             self._count(kind, buffer, offsets, active, elements.size)
         if self.watched and elements.size and type(buffer) is Buffer:
-            self._order(kind, buffer, elements)
+            alike = None
+            if data is not None:
+                new, old = data.reshape(-1) if active is None else data[active], buffer.read(elements)
+                alike = (new == old) | ((new != new) & (old != old))
+            self._order(kind, buffer, elements, alike)
             if kind == "load" and elements.size > 1:
                 places, count = np.unique(elements, return_counts=True)
                 buffer.column("read by several")[places[count > 1]] = self.me
@@ -295,8 +330,9 @@ class Launch:
             elements, lanes = offsets[active], lanes[active.reshape(-1)]
         for column in ("stored",) if kind == "load" else ("stored", "loaded"):
             when, lane = buffer.column(f"{column} between")[elements], buffer.column(f"{column} by lane")[elements]
+            now = self._barriers + self._reductions * (column == "loaded")
             first = (lane // 64 == 0) & (lanes // 64 == 0) & (kind == "store")  # a number too is written by the first
-            if (late := matters & (when == self._barriers) & (lane != lanes) & ~first).any():
+            if (late := matters & (when == now) & (lane != lanes) & ~first).any():
                 element, did = int(elements[np.argmax(late)]), {"stored": "wrote", "loaded": "read"}[column]
                 verb = {"load": "reads", "store": "writes"}[kind]
                 what = (
@@ -308,8 +344,9 @@ class Launch:
                 raise self.fault("race", what + there, why, array=buffer.name, element=element)
         column = {"load": "loaded", "store": "stored"}[kind]
         when, lane = buffer.column(f"{column} between"), buffer.column(f"{column} by lane")
-        several = (when[elements] == self._barriers) & (lane[elements] != lanes)
-        when[elements], lane[elements] = self._barriers, lanes
+        now = self._barriers + self._reductions * (kind == "load")
+        several = (when[elements] == now) & (lane[elements] != lanes)
+        when[elements], lane[elements] = now, lanes
         lane[elements[several | (lane[elements] != lanes)]] = _SEVERAL
         buffer.column(f"{column} at line")[elements] = self._lines[-1]
 
@@ -346,6 +383,16 @@ class Launch:
         self.report.sizes = {one.name: one.size for one in self.buffers}
         stored = [one for one in self.buffers if self.report.by_array[one.name].stored_bytes]
         self.report.unwritten = {one.name: one.unwritten() for one in stored}
+        for buffer, race in self._alike:
+            touched = list(self.report.touched.get(buffer.name, {}).values())
+            alone = 1 in Counter(one.tobytes() for one in touched).values()
+            chosen = alone and not all(one.size > 1 and np.unique(np.diff(one)).size < 4 for one in touched)  # by data
+            missing = 0 if chosen else self.report.unwritten[buffer.name]
+            if self.report.fault is None and touched and missing:
+                why = f"both write the same number, and no {self.word} writes {missing:,} other elements: "
+                why += f"where one writes must depend on the {self.word}'s number"
+                at = {"array": race.array, "element": race.element, "where": race.where}
+                self.report.fault = KernelFault("race", str(race).partition("\n")[0], race.line, why=why, **at)
 
     def _count(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, number: int) -> None:
         traffic = self.report.by_array[buffer.name]
@@ -360,8 +407,11 @@ class Launch:
         traffic.sectors += min(counts)[0]
         traffic.requests += min(counts)[1]
 
-    def _order(self, kind: str, buffer: Buffer, elements: np.ndarray) -> None:
-        """Raise a race where another program touched these elements, with nothing that orders the two."""
+    def _order(self, kind: str, buffer: Buffer, elements: np.ndarray, alike: np.ndarray | None) -> None:
+        """Raise a race where another program touched these elements, with nothing that orders the two.
+
+        `alike` says where a store leaves the number that is there: several programs may all write the same.
+        """
         self._clock += 1
         frame = self._frame()
         self._lines.append(frame.f_lineno if frame else 0)
@@ -377,15 +427,20 @@ class Launch:
         for column in others:
             who, when = buffer.column(column)[elements], buffer.column(f"{column} at")[elements]
             late = self._unordered(who, when)
-            if late.any():
-                first = int(np.argmax(late))
-                raise self._race(kind, buffer, int(elements[first]), column, int(who[first]), int(when[first]))
+            if not late.any():
+                continue
+            differs = late & ~alike if alike is not None and column == "wrote" else late
+            first = int(np.argmax(differs if differs.any() else late))
+            race = self._race(kind, buffer, int(elements[first]), column, int(who[first]), int(when[first]))
+            if differs.any():
+                raise race
+            self._alike.append((buffer, race))
         mine = {"load": "read", "store": "wrote", "atomic": "added"}[kind]
         who, when = buffer.column(mine), buffer.column(f"{mine} at")
-        who[elements], when[elements] = (
-            np.where(self._unordered(who[elements], when[elements]), _SEVERAL, self.me),
-            self._clock,
-        )
+        late = self._unordered(before := who[elements], when[elements])
+        stays = late & (alike if kind == "store" and alike is not None else False)
+        who[elements] = np.where(stays, before, np.where(late, _SEVERAL, self.me))
+        when[elements] = np.where(stays, when[elements], self._clock)
         if kind == "store":
             buffer.column("read")[elements] = _NOBODY  # what was read before was read in order
 
