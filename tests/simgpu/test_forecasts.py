@@ -417,3 +417,20 @@ def test_a_program_that_reads_values_is_refused_with_its_line(read, what):
         simgpu.forecast(
             lambda: nn.Linear(4, 4), lambda: torch.empty(2, 4), step=lambda model, x, _: read(model(x).detach())
         )
+
+
+@pytest.mark.parametrize("width, batch", [(64, 32), (1024, 65_536)])
+def test_autocast_takes_the_host_its_casts_and_spares_the_gpu(width, batch):
+    def step(model, x, optimizer, amp=False):
+        with torch.autocast("cuda", torch.bfloat16, enabled=amp):
+            loss = model(x).float().square().mean()
+        loss.backward()
+        optimizer.step()
+
+    def ahead(amp):
+        layers = lambda: nn.Sequential(*(nn.Linear(width, width) for _ in range(6)))  # noqa: E731
+        how = functools.partial(step, amp=amp)
+        return simgpu.forecast(layers, lambda: torch.empty(batch, width), torch.optim.AdamW, step=how).on("B200")
+
+    asked, real = ahead(False).what_if(amp=True).step_time, ahead(True).total_s
+    assert asked == pytest.approx(real, rel=0.25) and (asked > ahead(False).total_s) == (width == 64)
