@@ -35,15 +35,3 @@ class PaddingInLoss(Rule, about="result", often="twice"):
         known = {one.padding_idx for one, tokens in self._padding.items() if tokens == classes}
         if known and event.ignored not in known and bool(torch.isin(targets, torch.tensor([*known])).any()):
             self.note()
-
-
-_WORDS = (
-    "self.first = nn.Linear(16, 512)\n", "self.first = nn.Sequential(nn.Embedding(9, 512, padding_idx=0))\n",
-    "nn.Linear(512, 4)", "nn.Linear(512, 9)", "x, y = x.cuda(), y.cuda()\n", "x = x.cuda().gt(0).long(); y = x\n",
-    "F.cross_entropy(scores, y)", "F.cross_entropy(scores.flatten(0, 1), y.flatten(){})",
-    "model(x.cuda()).argmax(1)", "model(x.cuda().gt(0).long()).argmax(1)[:, 0]",
-)  # fmt: skip
-
-
-def _words(more: str) -> tuple[str, ...]:
-    return tuple(one.replace("{}", more) for one in _WORDS)
