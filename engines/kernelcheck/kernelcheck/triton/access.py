@@ -79,10 +79,10 @@ def load(
         return Block(np.zeros(offsets.shape), buffer.dtype)
     elements = launch.touch("load", buffer, offsets, active)
     if active is None:
-        return Block(buffer.read(offsets), buffer.dtype)
+        return Block(buffer.read(offsets), buffer.dtype, loaded=True)
     loaded = np.array(filled) if filled is not None else _undefined(buffer, offsets.shape, active, *words)
     loaded[active] = buffer.read(elements)
-    return Block(loaded, buffer.dtype)
+    return Block(loaded, buffer.dtype, loaded=True)
 
 
 def _undefined(buffer: Buffer, shape: tuple[int, ...], active: np.ndarray, masked: str, filler: str) -> np.ndarray:
@@ -104,7 +104,7 @@ def store(
     data, launch = _to_store(pointer, value, offsets), running[-1]
     if not launch.computes:
         return
-    elements = launch.touch("store", pointer.buffer, offsets, active, data).reshape(-1)
+    elements = launch.touch("store", pointer.buffer, offsets, active, data, pointer.loaded).reshape(-1)
     data, buffer = data.reshape(-1) if active is None else data[active], pointer.buffer
     if launch.watched and elements.size and type(buffer) is Buffer:
         _one_value_each(buffer, elements, data)

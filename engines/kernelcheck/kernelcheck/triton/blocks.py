@@ -110,13 +110,18 @@ def plain(value: Any) -> Any:
 
 
 class Block:
-    """A block of numbers of a program, of shape () for one. `numbered`: it grows with the program's number."""
+    """A block of numbers of a program, of shape () for one.
 
-    __slots__ = ("data", "dtype", "numbered")
+    `numbered`: it grows with the program's number; `loaded`: it depends on what lies in memory.
+    """
+
+    __slots__ = ("data", "dtype", "loaded", "numbered")
     functions: ClassVar[dict[str, Any]] = {}  # of the language that may be called as methods, too
 
-    def __init__(self, data: Any, dtype: DType, counts: bool = False, numbered: bool = False) -> None:
-        self.data, self.dtype, self.numbered = dtype.of(data), dtype, numbered
+    def __init__(
+        self, data: Any, dtype: DType, counts: bool = False, numbered: bool = False, loaded: bool = False
+    ) -> None:
+        self.data, self.dtype, self.numbered, self.loaded = dtype.of(data), dtype, numbered, loaded
         if self.data.size > _MOST_ELEMENTS:
             raise wrong(f"a block has {self.data.size:,} elements, and Triton allows {_MOST_ELEMENTS:,}", "shapes")
         if counts and dtype.kind == 2:
@@ -142,10 +147,10 @@ class Block:
             launch = running[-1]
             launch.report.narrowed = launch.report.narrowed or launch.line()
         data = dtype.decode(self.dtype.encode(self.data).view(dtype.stored)) if bitcast else self.data
-        return Block(data, dtype, numbered=self.numbered)
+        return Block(data, dtype, numbered=self.numbered, loaded=self.loaded)
 
     def __getitem__(self, key: Any) -> Block:
-        return Block(self.data[_key(key, self.data.ndim)], self.dtype, numbered=self.numbered)
+        return Block(self.data[_key(key, self.data.ndim)], self.dtype, numbered=self.numbered, loaded=self.loaded)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise wrong("an element of a block cannot be set: choose by tl.where(tl.arange(0, …) == i, …, …)", "language")
@@ -195,8 +200,8 @@ class Block:
 class Pointer:
     """Addresses in the memory of an argument, counted in its elements; `dtype.element_ty` is their type."""
 
-    def __init__(self, buffer: Buffer, data: Any) -> None:
-        self.buffer, self.data = buffer, np.asarray(data, np.int64)
+    def __init__(self, buffer: Buffer, data: Any, loaded: bool = False) -> None:
+        self.buffer, self.data, self.loaded = buffer, np.asarray(data, np.int64), loaded
         self.dtype = self.type = types.SimpleNamespace(element_ty=buffer.dtype)
 
     shape = property(lambda self: self.data.shape)
@@ -205,7 +210,8 @@ class Pointer:
         other = as_block(other, f"what is added to the pointer {self.buffer.name}")
         if other.dtype.kind == 2:
             raise wrong(f"the pointer {self.buffer.name} is moved by {other.dtype}; it can be moved by whole numbers")
-        return Pointer(self.buffer, shaped(lambda: self.data + sign * other.data.astype(np.int64), self, other))
+        moved = shaped(lambda: self.data + sign * other.data.astype(np.int64), self, other)
+        return Pointer(self.buffer, moved, self.loaded or other.loaded)
 
     __radd__ = __add__
 
@@ -215,7 +221,7 @@ class Pointer:
     def __getitem__(self, key: Any) -> Pointer:
         if key is not None and not isinstance(key, tuple | slice):
             self.refuse()
-        return Pointer(self.buffer, self.data[_key(key, self.data.ndim)])
+        return Pointer(self.buffer, self.data[_key(key, self.data.ndim)], self.loaded)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         name = self.buffer.name
@@ -365,7 +371,8 @@ def combine(name: str, a: Any, b: Any) -> Block:
         data = np.where(zero, running[-1].divided(data.shape), data).astype(dtype.numpy)
     if name in _COMPARISONS:
         return Block(data, BOOL)
-    return Block(data, dtype, counts=True, numbered=name in ("add", "sub", "mul") and (a.numbered or b.numbered))
+    grows = name in ("add", "sub", "mul") and (a.numbered or b.numbered)
+    return Block(data, dtype, counts=True, numbered=grows, loaded=a.loaded or b.loaded)
 
 
 def _method(name: str, swapped: bool) -> Callable[[Any, Any], Block]:

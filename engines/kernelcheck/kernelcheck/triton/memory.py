@@ -13,7 +13,7 @@ import linecache
 import math
 import sys
 import types
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -286,11 +286,12 @@ class Launch:
         self._reductions += 1
 
     def touch(
-        self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, data: np.ndarray | None = None
-    ) -> np.ndarray:
+        self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, data: np.ndarray | None = None,
+        chosen: bool = False,
+    ) -> np.ndarray:  # fmt: skip
         """Note an access ("load", "store" or "atomic") and return to which elements. Raises what is wrong with it.
 
-        `data` is what a store writes.
+        `data` is what a store writes, `chosen` says that numbers in memory choose where.
         """
         elements = offsets.reshape(-1) if active is None else offsets[active]
         if self.watched:
@@ -306,7 +307,7 @@ class Launch:
             if data is not None:
                 new, old = data.reshape(-1) if active is None else data[active], buffer.read(elements)
                 alike = (new == old) | ((new != new) & (old != old))
-            self._order(kind, buffer, elements, alike)
+            self._order(kind, buffer, elements, alike, chosen)
             if kind == "load" and elements.size > 1:
                 places, count = np.unique(elements, return_counts=True)
                 buffer.column("read by several")[places[count > 1]] = self.me
@@ -384,11 +385,7 @@ class Launch:
         stored = [one for one in self.buffers if self.report.by_array[one.name].stored_bytes]
         self.report.unwritten = {one.name: one.unwritten() for one in stored}
         for buffer, race in self._alike:
-            touched = list(self.report.touched.get(buffer.name, {}).values())
-            alone = 1 in Counter(one.tobytes() for one in touched).values()
-            chosen = alone and not all(one.size > 1 and np.unique(np.diff(one)).size < 4 for one in touched)  # by data
-            missing = 0 if chosen else self.report.unwritten[buffer.name]
-            if self.report.fault is None and touched and missing:
+            if self.report.fault is None and (missing := self.report.unwritten[buffer.name]):
                 why = f"both write the same number, and no {self.word} writes {missing:,} other elements: "
                 why += f"where one writes must depend on the {self.word}'s number"
                 at = {"array": race.array, "element": race.element, "where": race.where}
@@ -407,7 +404,7 @@ class Launch:
         traffic.sectors += min(counts)[0]
         traffic.requests += min(counts)[1]
 
-    def _order(self, kind: str, buffer: Buffer, elements: np.ndarray, alike: np.ndarray | None) -> None:
+    def _order(self, kind: str, buffer: Buffer, elements: np.ndarray, alike: np.ndarray | None, chosen: bool) -> None:
         """Raise a race where another program touched these elements, with nothing that orders the two.
 
         `alike` says where a store leaves the number that is there: several programs may all write the same.
@@ -434,7 +431,7 @@ class Launch:
             race = self._race(kind, buffer, int(elements[first]), column, int(who[first]), int(when[first]))
             if differs.any():
                 raise race
-            self._alike.append((buffer, race))
+            self._alike += [] if chosen else [(buffer, race)]
         mine = {"load": "read", "store": "wrote", "atomic": "added"}[kind]
         who, when = buffer.column(mine), buffer.column(f"{mine} at")
         late = self._unordered(before := who[elements], when[elements])
