@@ -41,6 +41,7 @@ def _(case: Case) -> None:
         ([], ["cuda"], "cpu"),
         (["mps", "xpu", "cuda"], ["xpu", "cuda"], "xpu"),
         (["xpu", "hpu", "cuda", "mps"], ["mps"], "mps"),  # "the first kind that is usable", however late
+        (["xpu", "cpu"], ["xpu"], "xpu"),  # the CPU is usable, and not liked best
         (["hpu", "cuda"], ["hpu", "cuda"], "hpu"),  # "some kinds of devices", not only those of this lesson
     ):
         usable = _machine(there)

@@ -30,8 +30,10 @@ def load_checkpoint(model: nn.Module, path: Path, device: torch.device) -> nn.Mo
 
 
 def _network() -> nn.Module:
-    """Return a small model with parameters and buffers of the same shape."""
-    return nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    """Return a small model with parameters and buffers of the same shape, and a buffer that no file holds."""
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    model.register_buffer("scale", torch.ones(1), persistent=False)
+    return model
 
 
 load_checkpoint.exempt(
@@ -119,6 +121,8 @@ def _loads(case: Case, path: Path, device: torch.device, state: dict[str, torch.
         {name: value.to(device) for name, value in state.items()},
         why="every tensor of the file under its name, on `device`",
     )
+    placed = f"leaves the model's buffer `scale` on {model.scale.device}"
+    case.fail_if(model.scale.device != device, placed, "move the model as well: the file does not hold all of it")
     frozen = [name for name, parameter in model.named_parameters() if not parameter.requires_grad]
     case.fail_if(frozen, f"freezes {frozen and frozen[0]}", "the caller may train the model: only fill and move it")
     case.fail_if(

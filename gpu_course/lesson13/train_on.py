@@ -71,7 +71,6 @@ def _(case: Case) -> None:
             f"the model is on {', '.join(map(str, placed))}, expected {case.device}",
             "the caller says on which device: `device`",
         )
-        case.fail_if(not model.training, "leaves the model in evaluation mode", "with dropout, it trained otherwise")
         case.equal(got, _slowly(twin, batches), rtol=1e-4, why=why)
         same_parameters(case, model, twin)
         reads = counts.host_reads + counts.copies_d2h

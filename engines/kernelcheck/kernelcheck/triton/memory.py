@@ -361,7 +361,9 @@ class Launch:
         more = f", and {bad.size - 1:,} more outside" if bad.size > 1 else ""
         ends = f"whose last is {buffer.size - 1:,}" if buffer.size else "which has none"
         what = f"{self.word} {self.name()} {verb} element {bad[0]:,} of {buffer.name}, {ends}{more}"
-        why = "the mask lets it through: compare it with the size" if masked else "there is no mask at this access"
+        below = "elements begin at 0, and a number of 8 or 16 bits turns negative beyond 127 or 32,767"
+        limit = below if bad[0] < 0 else "compare it with the size"
+        why = f"the mask lets it through: {limit}" if masked else "there is no mask at this access"
         if bad[0] < 0 and buffer.size > _INT32:
             why = f"32 bits hold offsets up to {_INT32:,}, then they turn negative: "
             why += "use .to(tl.int64) before you multiply"
