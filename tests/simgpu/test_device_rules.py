@@ -32,7 +32,7 @@ def test_a_rule_is_kept(rule, _no_warnings_so_far):
 
 def test_the_table_has_a_source_for_each_rule_and_no_rule_twice():
     table = device_rules.TABLE.read_text(encoding="utf-8")
-    assert table.count('kind = "mps"') > 130 and table.count('kind = "xpu"') > 60
+    assert table.count('kind = "mps"') > 200 and table.count('kind = "xpu"') > 95
     assert all(rule.source and rule.versions for rule in RULES)
     assert len({(rule.kind, rule.name) for rule in RULES}) == len(RULES)
 

@@ -197,10 +197,13 @@ def out_of_memory(
     whole = context is not None
     used, total = size_text(max(allocated, 0) + (context or 0)), size_text(capacity + (context or 0))
     process = f"Including non-PyTorch memory, this process has {used} memory in use. " if whole else ""
+    advice = ADVICE if whole else ""
+    if kind == "XPU":  # XPUCachingAllocator.cpp of c10/xpu
+        process, advice = "", " Please use `empty_cache` to release all unoccupied cached memory."
     return torch.OutOfMemoryError(
         f"{kind} out of memory. Tried to allocate {size_text(nbytes)}. {where} has a total capacity of "
         f"{total} of which {free} is free. {process}Of the allocated memory {taken} is allocated by PyTorch, and "
-        f"0 bytes is reserved by PyTorch but unallocated.{ADVICE if whole else ''}"
+        f"0 bytes is reserved by PyTorch but unallocated.{advice}"
     )
 
 

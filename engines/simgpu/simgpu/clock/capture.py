@@ -89,12 +89,11 @@ def refuse_stale(nodes: Iterable[Any]) -> None:
     InputBuffer::add in torch/csrc/autograd/input_buffer.cpp says so from PyTorch 2.13 on, CUDA itself before.
     """
     overrides = getattr(torch._C, "_override_stale_capture_stream", None)
-    for node in nodes:
-        if OF_DEFAULT_STREAM not in node.metadata or (overrides and overrides()):
-            continue
-        if overrides is None:
-            fail(_IMPLICIT)
-        raise RuntimeError(_STALE.format(node.name()))
+    stale = [node.name() for node in nodes if OF_DEFAULT_STREAM in node.metadata]
+    if stale and overrides is None:
+        fail(_IMPLICIT)
+    if stale and not overrides():
+        raise RuntimeError(_STALE.format(stale[0]))
 
 
 def fail(words: str, more: str = "") -> NoReturn:

@@ -39,6 +39,7 @@ def refuse(call: Call, takes_indices: bool = False) -> NoReturn:
     if family == "composite":
         func._op_dk(_EXPLICIT, *call.args, **call.kwargs)  # an operator in it raises
     pointwise = family == "unchecked" or (family == "composite" and torch.Tag.pointwise in func.tags)
+    pointwise = pointwise or (device_kind.kind == "mps" and name == "equal")  # Equal.cpp there compares by `eq`
     if device_kind.kind == "mps" and not pointwise:
         raise RuntimeError(mps.PLACEHOLDER)
     if pointwise:
@@ -95,14 +96,7 @@ def _of_convolution(tensors: list[torch.Tensor]) -> str:
     name, other = ("weight", weight) if weight.device != x.device else ("bias", bias[0])
     onednn = x.device.type == "cpu" and x.dtype is torch.float32 and name == "weight"
     or_else = " or input should be a MKLDNN tensor and weight is a dense tensor" if onednn else ""
-    types = [_type_in_words(one) for one in (x, other)]
-    return f"Input type ({types[0]}) and {name} type ({types[1]}) should be the same{or_else}"
-
-
-def _type_in_words(tensor: torch.Tensor) -> str:
-    """Return how C++ calls the type of a tensor: on MPS `MPSFloatType`, which Python's `type()` calls otherwise."""
-    named = tensor.type()
-    return f"MPS{named.rpartition('.')[2].removesuffix('Tensor')}Type" if tensor.is_mps else named
+    return f"{mps.types_in_words(x, other, name)} should be the same{or_else}"
 
 
 def _of_mask(tensors: list[torch.Tensor]) -> str:

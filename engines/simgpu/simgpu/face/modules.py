@@ -9,15 +9,17 @@ import torch
 from torch import nn
 
 from simgpu.device.tensor import NoNestedTensorsError, SimTensor
-from simgpu.face.tensors import lead
+from simgpu.face.tensors import by_way_of_the_cpu
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import TORCH
+
+_OF_LOAD = "f", "map_location", "_extra_files", "_restore_shapes"
 
 
 def replace(put: Replacements) -> None:
     """Patch `TransformerEncoder` to avoid nested tensors, and refuse to save a TorchScript module."""
     put.put(nn.TransformerEncoder, forward=_without_nested_tensors(nn.TransformerEncoder.forward))
-    put.put(torch.jit, load=_by_way_of_the_cpu(torch.jit.load))
+    put.put(torch.jit, load=by_way_of_the_cpu(torch.jit.load, "map_location", *_OF_LOAD))
     for script in (TORCH.jit.RecursiveScriptModule, torch.jit.ScriptModule):  # what is traced is of the second alone
         put.put(script, **{name: _from_the_cpu(getattr(script, name)) for name in ("save", "save_to_buffer")})
 
@@ -39,19 +41,6 @@ def _without_nested_tensors(plain: Callable[..., torch.Tensor]) -> Callable[...,
         return output if self.norm is None else self.norm(output)
 
     return forward
-
-
-def _by_way_of_the_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `torch.jit.load`, which loads a module to the CPU and moves it where it is to be on a simulated GPU."""
-
-    @functools.wraps(plain)
-    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        location = lead(map_location)
-        if not isinstance(location, torch.device) or location.type != "sim":
-            return plain(f, map_location, *args, **kwargs)
-        return plain(f, "cpu", *args, **kwargs).to(location)
-
-    return load
 
 
 def _from_the_cpu(plain: Callable[..., Any]) -> Callable[..., Any]:

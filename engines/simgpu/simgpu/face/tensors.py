@@ -77,7 +77,7 @@ def replace(put: Replacements) -> None:
         put.put(torch, **{name: _leading(plain)})
         if id(plain) in known:
             put.put_item(known, id(getattr(torch, name)), known[id(plain)])
-    put.put(torch, kaiser_window=_by_way_of_the_cpu(torch.kaiser_window))
+    put.put(torch, kaiser_window=by_way_of_the_cpu(torch.kaiser_window))
     for name in ("nested_tensor", "as_nested_tensor"):
         put.put(torch.nested, **{name: _refusing(getattr(torch.nested, name))})
     put.put(torch.Tensor, to=_to, type=_type, new_tensor=_leading(torch.Tensor.new_tensor))
@@ -108,17 +108,24 @@ def _leading(function: Callable[..., Any]) -> Callable[..., Any]:
     return led
 
 
-def _by_way_of_the_cpu(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Return `function`, for which a simulated GPU has no kernel, with its result copied there."""
+def by_way_of_the_cpu(function: Callable[..., Any], name: str = "device", *places: str) -> Callable[..., Any]:
+    """Return `function`, for which a simulated GPU has no kernel, with its result copied where `name` says.
+
+    `places` are the names of what it takes by place.
+    """
 
     @functools.wraps(function)
-    def moved(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
-        target = lead(device)
+    def moved(*args: Any, **kwargs: Any) -> Any:
+        kwargs, args = dict(zip(places, args, strict=False)) | kwargs, args[len(places) :]
+        target = lead(kwargs.get(name))
         if not isinstance(target, torch.device) or target.type != "sim":
-            return function(*args, device=device, **kwargs)
-        return function(*args, device="cpu", **kwargs).to(target)
+            return function(*args, **kwargs)
+        return function(*args, **kwargs | {name: "cpu"}).to(target)
 
     return moved
+
+
+_NOT_NESTED = "NestedTensorImpl storage must be either CUDA, CPU, XPU or privateuseone but got mps:0"
 
 
 def _refusing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -126,6 +133,8 @@ def _refusing(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tens
     def refused(*args: Any, device: Any = None, **kwargs: Any) -> torch.Tensor:
         target = lead(device)
         if isinstance(target, torch.device) and target.type == "sim":
+            if device_kind.kind == "mps":
+                raise RuntimeError(_NOT_NESTED)
             raise NotImplementedError("the simulated GPU has no nested tensors: use padded ones there")
         return function(*args, device=device, **kwargs)
 

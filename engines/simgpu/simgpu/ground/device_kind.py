@@ -7,7 +7,7 @@ For XPU without float64: https://github.com/intel/torch-xpu-ops/issues/1742.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -57,13 +57,11 @@ KINDS = {
         | {dtype: _UNKNOWN.format(name.capitalize()) for name, dtype in _FLOAT8.items()},
         dimensions=16,
     ),
-    "xpu": Kind("xpu", "XPU", "XPU", "XPU", r"torch.xpu.\1Tensor"),
+    "xpu": Kind("xpu", "XPU", "XPU", "XPU", r"torch.xpu.\1Tensor", has_own_numbers=True),
 }  # fmt: skip
 _NO_FP64 = "Required aspect fp64 is not supported on the device"
-XPU_WITHOUT_FP64 = Kind(
-    **{name: getattr(KINDS["xpu"], name) for name in ("name", "key", "title", "gpu", "type_name")},
-    no_kernels=dict.fromkeys((torch.float64, torch.complex128), _NO_FP64), wrong_format=RuntimeError,
-)  # fmt: skip
+_WITHOUT_KERNELS = dict.fromkeys((torch.float64, torch.complex128), _NO_FP64)
+XPU_WITHOUT_FP64 = replace(KINDS["xpu"], no_kernels=_WITHOUT_KERNELS, wrong_format=RuntimeError)
 DIMENSIONS_WORDS = "MPS supports tensors with dimensions <= {}, but got {}."
 
 kind = "sim"  # `show` sets these three
