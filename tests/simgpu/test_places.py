@@ -53,10 +53,7 @@ def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():
 
 def test_a_child_gets_the_lines_of_the_cells_that_a_function_of_a_cell_calls():
     room = {"__name__": "__main__"}
-    cells = {
-        "cell-1": "def inner():\n    return outer\n",
-        "cell-2": "def outer():\n    return inner(), inner()\n",
-    }
+    cells = {"cell-1": "def inner():\n    return outer\n", "cell-2": "def outer():\n    return inner(), inner()\n"}
     for name, text in cells.items():
         linecache.cache[name] = (len(text), None, text.splitlines(True), name)
         exec(compile(text, name, "exec"), room)

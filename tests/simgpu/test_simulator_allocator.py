@@ -335,10 +335,7 @@ def test_storages_that_grow_and_budgets():
     x = torch.ones(2**18, device="sim")
     x.resize_(2**19)
     assert torch.sim.memory_allocated() == 2 * MIB and torch.sim.max_memory_allocated() == 3 * MIB and reserved() == 22
-    with (
-        memory.budget("1 MiB", torch.device("sim", 0)),
-        pytest.raises(torch.OutOfMemoryError, match="capacity of 1"),
-    ):
+    with memory.budget("1 MiB", torch.device("sim", 0)), pytest.raises(torch.OutOfMemoryError, match="capacity of 1"):
         torch.ones(2**19, device="sim")
     check_consistency()
 

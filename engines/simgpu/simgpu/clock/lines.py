@@ -76,6 +76,7 @@ def rows(parts: Iterable[Part], steps: int = 1) -> list[Row]:
 
 
 ENDED, INTERRUPTED = "the program ended by itself", "the program was interrupted"  # kinds that are no faults
+UNLIKE = "a step that does more than the others"  # the cause of a row
 KILLED = "killed"  # the kind of a rank that could say nothing
 IN_A_THREAD = " in a thread"  # the end of a kind: the program has gone on
 

@@ -2,6 +2,7 @@
 
 import os
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import TracebackType
@@ -29,7 +30,7 @@ from simgpu.face import (
 )
 from simgpu.face import mps as mac
 from simgpu.face import xpu as intel
-from simgpu.ground import device_kind
+from simgpu.ground import device_kind, places
 from simgpu.ground.replacements import Replacements
 from simgpu.machine import gpus as table
 from simgpu.machine import hosts
@@ -267,6 +268,7 @@ def _put_on(kind: device_kind.Kind) -> None:
     tensors.register_kernels()
     for module in _MODULES[kind.name]:
         module.replace(_replaced)
+    _replaced.put(warnings, showwarning=places.names_callers(warnings.showwarning))
 
 
 def _take_off() -> None:

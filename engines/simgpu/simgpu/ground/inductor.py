@@ -286,9 +286,10 @@ def _fake_attribute(
     owner = functools.reduce(getattr, path, twin)
     value = getattr(owner, name)
     if isinstance(value, torch.Tensor) and value.device.type in real:
-        if name not in owner._buffers or len(real) == 1:
-            delattr(owner, name)
-        setattr(owner, name, _fake(mode, value))  # what stays a buffer may change, as the state of an optimizer
+        changes = (name in owner._buffers or name in owner._parameters) and len(real) > 1
+        delattr(owner, name)
+        put = owner.register_buffer if changes else functools.partial(setattr, owner)  # as an optimizer's state does
+        put(name, _fake(mode, value))
 
 
 def _attention(

@@ -16,16 +16,18 @@ import sys
 import sysconfig
 import traceback
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 __all__ = [
-    "condition", "has_closure", "in_cell", "is_generated", "is_readers", "named", "phase", "place", "place_of", "stack",
-    "warn",
+    "condition", "has_closure", "in_cell", "is_generated", "is_readers", "named", "names_callers", "phase", "place",
+    "place_of", "stack", "warn",
 ]  # fmt: skip
 
 _NUMBERED = re.compile(r"<ipython-input-(\d+)-")  # a cell of a shell that counts them, as for a whole notebook
+_OURS = str(Path(__file__).parents[1]) + os.sep
 _PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
 
 
@@ -38,8 +40,10 @@ def in_cell(file: str) -> bool:
 
 
 def is_generated(file: str, function: str) -> bool:
-    """Return whether code is generated: Python's start, methods of dataclasses. `python -c` is "<string>" too."""
-    return file.startswith("<frozen") or (file == "<string>" and (function == "<module>" or function.startswith("__")))
+    """Return whether code is generated: Python's start, graphs, methods of dataclasses; `python -c` is "<string>"."""
+    return file.startswith(("<frozen", "<eval_with_key>")) or (
+        file == "<string>" and (function == "<module>" or function.startswith("__"))
+    )
 
 
 def is_readers(file: str, function: str) -> bool:
@@ -176,6 +180,19 @@ def named(file: str, number: int) -> str:
     text = linecache.getline(file, number).strip()
     where = f"{_named(file, _program())}{number}"
     return f"{where}: {text}" if text else where
+
+
+def names_callers(plain: Callable[..., None]) -> Callable[..., None]:
+    """Return `warnings.showwarning`: a warning that would name simgpu names what has called simgpu."""
+
+    def showwarning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
+        stack = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
+        above = stack[stack.index((filename, lineno)) :] if (filename, lineno) in stack else []
+        plain(
+            message, category, *next((one for one in above if not one[0].startswith(_OURS)), (filename, lineno)), *more
+        )
+
+    return showwarning
 
 
 def warn(words: str) -> None:

@@ -20,13 +20,13 @@ def seconds_text(seconds: float) -> str:
 
 
 def bytes_text(n_bytes: float) -> str:
-    """Return a size in binary units with at most three digits: "512 B", "64 KiB", "1.5 GiB"."""
+    """Return a size in binary units with at most three digits: "512 B", "64 KiB", "1.5 GiB"; a mean may be "0.44 B"."""
     arguments.number("n_bytes", n_bytes, finite=False)
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if abs(n_bytes) >= 2**power * 0.9995:
             value = n_bytes / 2**power
             return f"{value:,.0f} {unit}" if value == round(value) else f"{_three_digits(value)} {unit}"
-    return f"{n_bytes:.0f} B"
+    return f"{n_bytes:.0f} B" if n_bytes == round(n_bytes) or abs(n_bytes) >= 10 else f"{n_bytes:.2g} B"
 
 
 def _three_digits(value: float) -> str:

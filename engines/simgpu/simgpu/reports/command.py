@@ -111,11 +111,7 @@ def add_options(reads: argparse.ArgumentParser) -> None:
     add("--no-report", action="store_true", help="print no report at the end; simgpu.report() still has it")
     add("--steps", type=int, help="stop after so many steps (of the first optimizer, or by simgpu.step())")
     add("--data-ms", type=float, help="what a batch of a DataLoader takes (default: what it takes here)")
-    add(
-        "--shapes",
-        action="store_true",
-        help="propagate shapes only; printed values are meaningless",
-    )
+    add("--shapes", action="store_true", help="propagate shapes only; printed values are meaningless")
     add(
         "--compiled",
         action="store_true",

@@ -8,11 +8,11 @@ from itertools import pairwise
 from statistics import median
 
 from simgpu.clock import host_time
-from simgpu.clock.events import FIRST_BATCH, Event, Message, Step, Work
+from simgpu.clock.events import FIRST_BATCH, LOADING, Event, Message, Step, Work
 from simgpu.clock.events import Kernel as Queued
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.journal import Record
-from simgpu.clock.lines import Error, Line, Part, Row, rows
+from simgpu.clock.lines import UNLIKE, Error, Line, Part, Row, rows
 from simgpu.clock.player import play
 from simgpu.device.timelines import Gap, Timeline
 from simgpu.forecasts.parts import seconds_by_part
@@ -133,7 +133,7 @@ def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
     alone = [Counter({line: n for line, n in found.items() if times[line] == 1}) for found in lines]
     seldom = [found.total() > _ALONE * usual and training.isdisjoint(found) for found in alone]
     odd = [number for number in range(1, len(steps)) if len(steps[number]) > _ODD * usual or seldom[number]]
-    most = sum((alone[number] or lines[number] for number in odd), Counter()).most_common(1)
+    most = sum((alone[number] if seldom[number] else lines[number] for number in odd), Counter()).most_common(1)
     kept = [event for number, step in enumerate(steps) if number not in odd for event in step]
     return kept, len(odd), most[0][0] if most else ""
 
@@ -149,7 +149,7 @@ def _once(session: Recording, recorded: list[Event], line: str, odd: int, step_s
         events, first, last = _window(recorded)
         whole_s = Timeline.of(play(events, machine, len(session.world.memory.gpus)), first, last).total_ns / 1e9
         extra_s = (whole_s - (last - first) * step_s) / odd
-        once.append(Row(*Line.of(line).parts, max(extra_s, 0.0), odd, 0, "done in one step, and in no other"))
+        once.append(Row(*Line.of(line).parts, max(extra_s, 0.0), odd, 0, UNLIKE))
     return once
 
 
@@ -327,26 +327,26 @@ def _launching(gaps: list[Gap], timeline: Timeline) -> float:
 def _waits(gaps: list[Gap], timeline: Timeline, steps: int) -> list[Row]:
     """Return the lines that keep the GPU waiting, but for launches; the count is that of the host's waits there.
 
-    The first batch of a loader has a row of its own, beside that of the later ones.
+    Loading has a row of its own, and so has the first batch of a loader.
     """
     late = [gap for gap in gaps if not _is_launching(gap)]
     busy = [record for record in timeline.records if record.kind in ("wait", "work")]
     lines: list[Row] = []
-    for first in (False, True):
-        times = Counter(str(Line.of(record.line)) for record in busy if (record.name == FIRST_BATCH) is first)
-        parts = (Part(gap.line, gap.duration_ns / 1e9, 0, _cause(gap)) for gap in late if _is_first(gap) is first)
+    for kind in ("", LOADING, FIRST_BATCH):
+        times = Counter(str(Line.of(record.line)) for record in busy if _loads(record.name) == kind)
+        parts = (Part(gap.line, gap.duration_ns / 1e9, 0, _cause(gap)) for gap in late if _loads(gap.cause) == kind)
         for row in rows(parts, steps):
             lines.append(replace(row, count=times.get(str(Line(*row.parts)), row.count * steps) / steps))
     return sorted(lines, key=lambda row: (-row.seconds, -row.bytes, -row.count))
 
 
-def _is_first(gap: Gap) -> bool:
-    return gap.cause == FIRST_BATCH
+def _loads(cause: str) -> str:
+    return cause if cause in (LOADING, FIRST_BATCH) else ""
 
 
 def _wait_count(waits: list[Row]) -> float:
     """Return how often in a step the lines of these rows wait; of two rows of a line one counts."""
-    return sum({row.parts: row.count for row in waits}.values())
+    return sum({(row.parts, bool(_loads(row.cause))): row.count for row in waits}.values())
 
 
 def _cause(gap: Gap) -> str:

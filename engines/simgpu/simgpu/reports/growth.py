@@ -13,7 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -107,10 +107,25 @@ class GrowthWatch:
         growing = {line: turns for line, turns in made.items() if self._grows(line, sorted(turns), by_step)}
         if not growing:
             return []
-        kept = [pair for graphs in (False, True) for pair in _kept(holdings, until=holdings.step + 1, graphs=graphs)]
-        last = {held.line: tensor for tensor, held in kept if held.turn(by_step) < now}
-        found = [_growth(line, turns.total() // len(turns), last.get(line), "turn") for line, turns in growing.items()]
-        return list({one.parts: one for one in sorted(found, key=lambda one: one.bytes_per_step)}.values())[::-1][:3]
+        plain, graphs = (_kept(holdings, until=holdings.step + 1, graphs=graphs) for graphs in (False, True))
+        older, plain = ([pair for pair in pairs if pair[1].turn(by_step) < now] for pairs in (graphs, plain))
+        nbytes = {line: turns.total() // len(turns) for line, turns in growing.items()}
+        held: dict[str, torch.Tensor] = {}  # by line, what a variable refers to; else what has a graph
+        plainly: set[str] = set()  # lines whose values without a graph a variable refers to
+        for line in nbytes:
+            first, second, third = (
+                [one for one, of in some if of.line == line][::-1] for some in (older, plain, graphs)
+            )
+            candidates = [*first[:1], *second[:1], *third]
+            found = [one for one in candidates if _holder(one) is not None] or [*third, *second]
+            held |= {line: found[0]} if found else {}
+            plainly |= {line} if second and found[0] is second[0] else set()
+        roots = {one.line for _, one in _roots(graphs) if one.turn(by_step) < now} & nbytes.keys()
+        if len(roots) == 1:  # the graph of what this line makes keeps what others make
+            inner = nbytes.keys() - plainly - roots
+            nbytes[next(iter(roots))] += sum(nbytes.pop(line) for line in inner)
+        growths = [_growth(line, size, held.get(line), "turn") for line, size in nbytes.items()]
+        return list({one.parts: one for one in sorted(growths, key=lambda one: one.bytes_per_step)}.values())[::-1][:3]
 
     def _grows(self, line: str, turns: list[int], by_step: bool) -> bool:
         # a step calls models in many places: turns of a loop are those of one
@@ -229,6 +244,25 @@ def _holder(tensor: torch.Tensor) -> _Holder | None:
                 if text:
                     return _Holder(name, text, code.co_filename, frozenset(line for _, _, line in code.co_lines()))
         frame = frame.f_back
+    return _attribute(tensor)
+
+
+def _attribute(tensor: torch.Tensor) -> _Holder | None:
+    """Return which attribute of the program's objects, wherever they are, refers to a tensor, or to a list of it."""
+    values: list[Any] = [tensor]
+    for _ in range(4):  # the tensor, a list of it, a list of lists, the dict of an object
+        containers: list[Any] = []
+        for owner in gc.get_referrers(*values):
+            code = [one.__code__ for one in vars(type(owner)).values() if isinstance(one, FunctionType)]
+            if code and places.is_readers(code[0].co_filename, code[0].co_name):
+                for name, value in vars(owner).items() if hasattr(owner, "__dict__") else ():
+                    text = _holds(f"{type(owner).__name__}.{name}", value, tensor)
+                    if text:
+                        lines = frozenset(line for one in code for _, _, line in one.co_lines())
+                        return _Holder(f"self.{name}", text, code[0].co_filename, lines)
+            elif isinstance(owner, list | tuple | deque | dict) and owner is not values:
+                containers.append(owner)
+        values = containers
     return None
 
 

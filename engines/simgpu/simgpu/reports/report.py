@@ -182,7 +182,8 @@ class Values:
                 share = f" ({row.seconds / self.step_time:.0%})" if self.step_time else ""
                 known = rule.code == "data-loading" and row.parts in self.epochs and epoch_s < _DAY_S
                 epoch = f", {seconds_text(epoch_s)} an epoch" if known else ""
-                said = f"The GPU is idle for {seconds_text(row.seconds)} a step{share}{epoch}: {row.cause}. {advice}"
+                length = f"{seconds_text(row.seconds)} {'a step' if self.steps else 'in all'}"
+                said = f"The GPU is idle for {length}{share}{epoch}: {row.cause}. {advice}"
                 return Suspect(*row.parts, row.seconds, row.bytes, said, rule.code, rule.about)
         return None
 

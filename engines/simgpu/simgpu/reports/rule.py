@@ -19,6 +19,7 @@ Often = Literal["once", "twice", "seldom", "each step"]
 LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
 FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
 SELDOM = 10  # steps, of which one may make a picture or a sample
+_CALL_ALONE = " The same line makes another call that is trained, which has to stay outside."
 _VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "ToCopyBackward")
 
 
@@ -93,6 +94,7 @@ class Rule:
     def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
         """Return the remark on a line that is a habit, None where it is not worth making."""
         text = (self.program.hand_steps and self.by_hand) or self.text
+        text += _CALL_ALONE * ("around it" in text and line in self.program.training_lines)
         return Suspect(*Line.of(line).parts, text=text, code=self.code, about=self.about)
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:

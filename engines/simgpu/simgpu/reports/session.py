@@ -315,7 +315,8 @@ class Recording:
             first = _COLOURS.sub("", str(cause)).strip().partition("\n")[0]
             said += f" It came from {where}: {_kind(cause, first)}: {first}"
         self.failure = Error(*line.parts, kind + IN_A_THREAD * thread, said)
-        self.errors.append(self.failure)
+        if kind not in (ENDED, INTERRUPTED):
+            self.errors.append(self.failure)
         return self.failure
 
     def noting_exit(self, plain: Callable[..., Any]) -> Callable[..., Any]:

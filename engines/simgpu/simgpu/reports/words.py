@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from simgpu.clock.events import FIRST_BATCH, LOADING
-from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, KILLED, Error, Row
+from simgpu.clock.lines import ENDED, IN_A_THREAD, INTERRUPTED, KILLED, UNLIKE, Error, Row
 from simgpu.forecasts.whatif import LAUNCHES, Option
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
@@ -20,7 +20,8 @@ _INSTEAD = {  # what to do, by patterns of an error's kind, its text and the lin
     "backward through the graph a second time": "A tensor of an earlier step still has its graph, such as a hidden "
     "state that goes on to the next batch: write `state = state.detach()` before it is used again.",
     "modified by an inplace operation": "Something has changed a tensor that this backward pass needs: `x += 1`, or "
-    "the step of an optimizer before it. Change a copy, or call `backward()` first.",
+    "the step of an optimizer before it. Change a copy, or call `backward()` first. With `retain_graph=True` it may be "
+    "the graph of an earlier step: write `.detach()` behind what goes on from step to step.",
     "does not require grad and does not have a grad_fn": "What the loss was made of has no gradients: look for "
     "`.item()`, `.detach()`, `argmax` or `no_grad()` between the model and the loss.",
     "Weights only load failed": "Write `weights_only=False` into `torch.load` if you trust the file.",
@@ -77,7 +78,8 @@ def answer(report: Values) -> list[str]:
         other = report.failure is not None and report.failure.rank
         on = f" on rank {other}" if other else f": {room} were in use at most"
         fits = f"It does not fit{on}, and more was asked for."
-    step = f"A step takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it"
+    what = "A step" if report.steps else "The run, in which no step was found,"
+    step = f"{what} takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it"
     step += f", and waits {report.launching:.0%} of it for launches." if report.launching >= 0.05 else "."
     if report.failure is None:
         return [title, fits, step] if report.used else [title, f"{NOTHING_ASKED[0].upper()}{NOTHING_ASKED[1:]}"]
@@ -136,28 +138,31 @@ def nothing_sentence(report: Values) -> str:
     if report.failure is not None or not report.used:
         return ""
     sought = report.growth_turns
-    grows = (
-        f", and no memory was seen to grow in {sought} turns" if sought >= ENOUGH_TURNS and not report.growth else ""
-    )
+    grows = f", and no memory was seen to grow in {sought} turns"
+    grows *= sought >= ENOUGH_TURNS and not report.growth
+    if not report.kernels:
+        return "The GPU has computed nothing."
     longest = next((row for row in report.waits if row.seconds >= 0.01 * report.step_time), None)
     if longest is not None:
-        wait = f"{longest.where}: {longest.cause}, {seconds_text(longest.seconds)} a step{_why_not(longest, report)}"
+        length = f"{seconds_text(longest.seconds)} {'a step' if report.steps else 'in all'}"
+        wait = f"{longest.where}: {longest.cause}, {length}{_why_not(longest, report)}"
         return " ".join([f"No line is worth a change{grows}. The GPU waits longest at {wait}.", *own_sentence(report)])
-    where = (
-        "It waits for launches: see the time of a step."
-        if report.launching >= 0.05
-        else "Its kernels say where the time goes."
-    )
-    said = f"No line keeps the GPU waiting for 1 % of a step or more{grows}. {where}"
+    launches = report.launching >= 0.05
+    where = "It waits for launches: see the time of a step." if launches else "Its kernels say where the time goes."
+    said = f"No line keeps the GPU waiting for 1 % of {'a step' if report.steps else 'the run'} or more{grows}. {where}"
     return " ".join([said, *own_sentence(report)])
 
 
 def _why_not(row: Row, report: Values) -> str:
     """Return why a line that keeps the GPU waiting longest gets no remark."""
     if row.parts in report.must_read:
-        return ", where the program needs the value"
+        return ", where the program needs the value" if "to the host" in row.cause else ", which comes once"
     share = row.seconds / report.step_time
-    return f", {share:.0%} of it" if row.count >= 0.5 else f", {share:.0%} of it, in few steps"
+    said = f", {share:.0%} of it" + ", in few steps" * (row.count < 0.5)
+    if row.cause == LOADING and share >= 0.1 and row.parts in report.epochs:
+        epoch_s = row.seconds / max(row.count, 1e-9) * report.epochs[row.parts]
+        return f"{said}, but only {seconds_text(epoch_s)} an epoch, for which more workers bring little"
+    return said
 
 
 def steps_sentence(report: Values) -> str:
@@ -168,9 +173,16 @@ def steps_sentence(report: Values) -> str:
             "step."
         )
     ends = f"A step ends with {report.step_kind}"
-    of = f"{report.recorded:,} of {report.steps:,} steps" if report.steps > 1 else "one step"
+    of = (
+        f"{report.recorded:,} of {report.steps:,} steps"
+        if report.steps > 1
+        else "one step, the first, in which much is done once"
+    )
     first = "; the first one, in which much is done once, is left out" if report.steps > 1 else ""
-    once = "; ".join(f"{row.cause}, {seconds_text(row.seconds)} at {row.where}" for row in report.once)
+    once = "; ".join(
+        f"{row.cause}, {seconds_text(row.seconds)}{' longer, as' * (row.cause == UNLIKE)} at {row.where}"
+        for row in report.once
+    )
     return f"{ends}. The figures are means over {of}{first}." + f" Left out, too, is what comes seldom: {once}." * bool(
         once
     )
@@ -178,14 +190,11 @@ def steps_sentence(report: Values) -> str:
 
 def busy_sentence(report: Values) -> str:
     """Say what the GPU does in a step, and whether launches keep it waiting."""
-    said = f"{seconds_text(report.step_time)} a step: the GPU computes {report.busy:.0%} of it"
+    each, compiles = "a step" if report.steps else "in all", not report.has_compiled
+    said = f"{seconds_text(report.step_time)} {each}: the GPU computes {report.busy:.0%} of it"
     if report.launching < 0.05:
         return f"{said}."
-    helps = (
-        "Larger batches or a fused optimizer help"
-        if report.has_compiled
-        else "Larger batches, a fused optimizer or compiling help"
-    )
+    helps = f"Larger batches{',' if compiles else ' or'} a fused optimizer{' or compiling' * compiles} help"
     return (
         f"{said}, and waits {report.launching:.0%} of it for the host, which launches one small operation after the "
         f"other. {helps}."
@@ -213,9 +222,7 @@ def data_sentence(report: Values) -> str:
 
 def shapes_sentence(report: Values) -> str:
     """Say that no values were computed, where that is so."""
-    return (
-        "No values were computed, only shapes: losses that the program printed mean nothing." if report.shapes else ""
-    )
+    return "No values were computed, only shapes: losses that the program printed mean nothing." * report.shapes
 
 
 STEP_SENTENCES = (steps_sentence, busy_sentence, phases_sentence, data_sentence, shapes_sentence)

@@ -6,7 +6,7 @@ from simgpu.reports.rule import Rule
 
 class EvaluationInTrainingMode(Rule, about="result"):
     text = (
-        "The model is evaluated in training mode: dropout is on, and batch norm learns from these data. Call "
+        "The model is evaluated in training mode, in which dropout drops and batch norm learns from the data. Call "
         "`model.eval()` before, and `model.train()` afterwards."
     )
     cure = "`model.eval()` before, `model.train()` after"

@@ -1,6 +1,7 @@
-"""Gradients are computed of a model that no optimizer trains."""
+"""Gradients are computed of a model, or a part of one, that no optimizer trains."""
 
-from dataclasses import dataclass
+import weakref
+from dataclasses import dataclass, replace
 
 import torch
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
@@ -8,7 +9,9 @@ from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 from simgpu.reports import events
 from simgpu.reports.calls import Pass
 from simgpu.reports.program import alive, version
-from simgpu.reports.rule import Rule
+from simgpu.reports.rule import Outcome, Rule, Suspect
+
+_WORTH = 0.1  # of a model's numbers
 
 
 @dataclass
@@ -36,10 +39,17 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
         "The backward pass computes gradients of this model's weights, and no optimizer uses them. Write "
         "`with torch.no_grad():` around a teacher, or call `requires_grad_(False)` of the model once."
     )
+    partly = (
+        "The backward pass computes gradients of {numbers:,} of this model's {of:,} numbers that no optimizer has. "
+        "Call `requires_grad_(False)` of them; if they are to learn, give them to the optimizer."
+    )
     cure = "`torch.no_grad()`, or `model.requires_grad_(False)`"
 
     def begin(self) -> None:
         self._untrained: list[Pass] = []  # of models that no optimizer trains
+        # by line, of models that only a part of is trained: a parameter with its version, and sizes
+        self._parts: dict[str, tuple[weakref.ref[torch.Tensor], int, int, int]] = {}
+        self._sizes: dict[str, tuple[int, int]] = {}
         self._left = WeakIdKeyDictionary()  # by a parameter of these: its gradient after the last backward pass
 
     def on_judging(self, event: events.Judging) -> None:
@@ -50,9 +60,20 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
         for call in self._untrained:
             if self._gets_gradients(call):
                 self.note(call.line)
-        self._untrained = []
+        for line, (reference, number, *sizes) in self._parts.items():
+            sample = reference()
+            if sample is not None and sample not in self.program.trained and version(sample) == number:
+                self._sizes[line] = sizes[0], sizes[1]
+                self.note(line)
+        self._untrained, self._parts = [], {}
 
     def on_judged(self, event: events.Judged) -> None:
+        if event.call.used and event.trained:
+            all_of = list(alive(self.program.parts(event.call.model).parameters))
+            idle = [one for one in all_of if one.grad is not None and one not in self.program.trained]
+            numbers, of = (sum(one.numel() for one in some) for some in (idle, all_of))
+            if idle and numbers >= _WORTH * of:
+                self._parts[event.call.line] = weakref.ref(idle[0]), version(idle[0]), numbers, of
         if event.call.used and not event.trained:
             self._untrained.append(event.call)
             parameter = self._sample(event.call)
@@ -67,6 +88,11 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
     def on_backward_end(self, event: events.BackwardEnd) -> None:
         for parameter, left in list(self._left.items()):
             self._left[parameter] = _Left.of(parameter, self.program.step, left.stays)
+
+    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
+        said = super().suspect(line, outcome)
+        numbers, of = self._sizes.get(line, (0, 0))
+        return replace(said, text=self.partly.format(numbers=numbers, of=of)) if said and of else said
 
     def _sample(self, call: Pass) -> torch.Tensor | None:
         """Return the first parameter of a model that has a gradient."""

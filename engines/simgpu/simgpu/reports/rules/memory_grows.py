@@ -4,7 +4,8 @@ from simgpu.ground.units import bytes_text
 from simgpu.reports.growth import Growth
 from simgpu.reports.rule import Rule, Suspect
 
-_WORTH_BYTES = 4096  # that each step leaves: less than that are numbers
+_WORTH_BYTES = 512  # that each step leaves: less than a block of PyTorch's allocator are numbers
+_LARGE_BYTES = 4096  # with fewer, a graph itself is what stays
 
 
 class MemoryGrows(Rule, about="memory"):
@@ -19,7 +20,7 @@ class MemoryGrows(Rule, about="memory"):
 
 
 def _grows(growth: Growth) -> str:
-    value = "The value that this line makes keeps it"
+    value = "Something keeps what this line makes"
     if growth.held_by:
         value = f"{growth.held_by} keeps what {growth.made_at.where} makes"
     instead = "Keep a number (`.item()`) or a `.detach()`ed tensor instead"
@@ -27,8 +28,8 @@ def _grows(growth: Growth) -> str:
         return f"{value}, and its graph grows in each step by that of the step, in the host's memory. {instead}."
     when = "Each step leaves" if growth.each == "step" else "Each time, this leaves"
     said = f"{when} {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
-    if growth.graph and growth.bytes_per_step < _WORTH_BYTES:
-        return f"{said}The graph stays as well, without the activations, which `backward()` has freed. {instead}."
+    if growth.graph and growth.bytes_per_step < _LARGE_BYTES:
+        return f"{said}The graph stays as well. {instead}."
     if growth.graph and not growth.value:
         return f"{said}{instead}: a tensor with a graph keeps all activations of its pass."
     if growth.part:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import SequentialLR
 
 from simgpu.ground import places
 from simgpu.reports import events
@@ -38,9 +39,12 @@ class SchedulerBeforeOptimizer(Rule, about="result"):
         optimizer, built = event.scheduler.optimizer, event.method == "__init__"
         if built:  # which asks it for the first learning rate
             self._turns[optimizer] = _Turns(weakref.ref(event.scheduler))
-        elif optimizer in self._turns and self._turns[optimizer].scheduler() is event.scheduler:
-            self._turns[optimizer].calls += 1
-            self._turns[optimizer].line = places.place()
+        elif optimizer in self._turns:
+            turns = self._turns[optimizer]
+            if isinstance(event.scheduler, SequentialLR):  # which asks those that it is made of
+                turns.scheduler = weakref.ref(event.scheduler)
+            if turns.scheduler() is event.scheduler:
+                turns.calls, turns.line = turns.calls + 1, places.place()
 
     def on_update(self, event: events.Update) -> None:
         """Note a scheduler that was asked once: several times before the first step, a run was resumed."""

@@ -6,8 +6,8 @@ from simgpu.reports.rule import Rule
 
 class TrainingInEvaluationMode(Rule, about="result"):
     text = (
-        "The model is trained in evaluation mode: dropout is off, and batch norm learns nothing. Call `model.train()` "
-        "before."
+        "The model is trained in evaluation mode, in which no dropout drops and no batch norm learns. Call "
+        "`model.train()` before."
     )
     cure = "`model.train()` before the training loop"
 
