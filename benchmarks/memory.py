@@ -23,7 +23,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import simgpu
-from simgpu.clock import memory_peaks
+from simgpu import evidence
 
 TURNS = 3  # of a loop: in the first one no gradient is there yet
 
@@ -160,7 +160,7 @@ def rows() -> list[tuple[dict[str, str], Peak]]:
     """
     found: Counter[str] = Counter()
     peaks = []
-    for row in csv.DictReader(memory_peaks.FILE.read_text(encoding="utf-8").splitlines()):
+    for row in csv.DictReader(evidence.PEAKS.read_text(encoding="utf-8").splitlines()):
         key = f"{row['program']} {row['mode']}"
         sizes = tuple(map(int, row["sizes"].split()))
         where = getattr(torch, row["dtype"]), row["gpu"], row["date"], float(row["measured_mib"])
@@ -173,7 +173,7 @@ def rows() -> list[tuple[dict[str, str], Peak]]:
 def main() -> None:
     """Predict every row, store it, and print the figures of those that were set aside."""
     stored = [row | {"predicted_mib": f"{peak.predict():.6g}", "aside": int(peak.aside)} for row, peak in rows()]
-    with memory_peaks.FILE.open("w", encoding="utf-8", newline="") as file:
+    with evidence.PEAKS.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(stored[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(stored)

@@ -26,12 +26,13 @@ from simgpu.machine.machines import Machine
 from simgpu.machine.operator_table import is_library
 
 __all__ = [
-    "FILE", "HOSTS", "REGIMES", "SHORT_NS", "ErrorBar", "Evidence", "HostFigure", "HostFigures",
+    "FILE", "HOSTS", "PEAKS", "REGIMES", "SHORT_NS", "ErrorBar", "Evidence", "HostFigure", "HostFigures",
     "PublishedRun", "bar", "card", "error_bar", "of",
     "of_regime", "regime",
 ]  # fmt: skip
 
 FILE = Path(__file__).with_name("published.json")
+PEAKS = memory_peaks.FILE
 SHORT_NS = 40_000  # so long the host takes for an operator of a model, where people measured: 35 to 60 µs
 _ALONE = 0.9  # of the time of all kernels
 
