@@ -70,7 +70,7 @@ TAKEN_BY = {  # the branches of packages and programs, by the function of `cuda_
 ELSEWHERE = {  # branches that the face does not take, and the tests that pretend a real GPU
     "recorded.py._record: device.type in ('cpu', 'sim') or simulated or simgpu.is_simulated(device) else": (
         "tests/course_utils/test_recorded.py"
-    ),
+    )
 }
 
 

@@ -609,9 +609,7 @@ def test_a_rank_that_keeps_others_waiting_in_a_backward_pass_is_named():
 
 
 @linux
-def test_a_hang_in_compiled_code_that_holds_pythons_lock_is_located_and_a_rank_that_does_not_answer_ends(
-    monkeypatch,
-):
+def test_a_hang_in_compiled_code_that_holds_pythons_lock_is_located_and_a_rank_that_does_not_answer_ends(monkeypatch):
     monkeypatch.setattr(run, "_ANSWER_S", 0.3)
     error = failing(lambda: os.kill(os.getpid(), signal.SIGSTOP), nprocs=1, timeout_s=0.3)
     assert "rank 0: gave no answer" in str(error)

@@ -47,13 +47,7 @@ from simgpu.clock.evidence import ErrorBar, Evidence, error_bar
 from simgpu.clock.journal import Record
 from simgpu.device import collectives
 from simgpu.device.child_process import LIMIT_S as CHILD_LIMIT_S
-from simgpu.device.child_process import (
-    Unavailable,
-    remember_sources,
-    run_in_child,
-    sources,
-    without_face,
-)
+from simgpu.device.child_process import Unavailable, remember_sources, run_in_child, sources, without_face
 from simgpu.device.compiled import Compiled, CompiledGraph, CompiledKernel, GraphBreak, GraphPass, compiled
 from simgpu.device.enabling import clock_ms, configure, disable, enable, enabled, host_work, ready, reset, unavailable
 from simgpu.device.hiding import hide_accelerators

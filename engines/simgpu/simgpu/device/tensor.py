@@ -31,9 +31,7 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
-def shown_to_modes(
-    method: "Callable[Concatenate[SimTensor, _P], _R]",
-) -> "Callable[Concatenate[SimTensor, _P], _R]":
+def shown_to_modes(method: "Callable[Concatenate[SimTensor, _P], _R]") -> "Callable[Concatenate[SimTensor, _P], _R]":
     """Show this method to function modes, such as that of `counting`, as torch.Tensor's own."""
 
     @functools.wraps(method)

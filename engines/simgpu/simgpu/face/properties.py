@@ -38,10 +38,7 @@ def of(index: int) -> Properties:
     """Return the properties of simulated GPU `index`."""
     spec, gpu = state.world.clock.machine.gpu, state.world.memory.gpus[index]
     major, minor = spec.compute_capability or (0, 0)
-    stated = {
-        "multi_processor_count": spec.multiprocessors,
-        "max_threads_per_multi_processor": spec.generation.threads,
-    }
+    stated = {"multi_processor_count": spec.multiprocessors, "max_threads_per_multi_processor": spec.generation.threads}
     known = {name: value for name, value in stated.items() if value is not None}
     digest = hashlib.md5(f"simgpu {spec.name} {index}".encode(), usedforsecurity=False).digest()
     return Properties(f"Simulated {spec.name}", major, minor, gpu.capacity_bytes, uuid.UUID(bytes=digest), known=known)

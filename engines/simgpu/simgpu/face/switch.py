@@ -2,7 +2,6 @@
 
 import os
 import threading
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from types import TracebackType
@@ -268,7 +267,7 @@ def _put_on(kind: device_kind.Kind) -> None:
     tensors.register_kernels()
     for module in _MODULES[kind.name]:
         module.replace(_replaced)
-    _replaced.put(warnings, showwarning=places.names_callers(warnings.showwarning))
+    places.name_callers(_replaced.put)
 
 
 def _take_off() -> None:

@@ -22,7 +22,7 @@ from types import FrameType
 from typing import Any
 
 __all__ = [
-    "condition", "has_closure", "in_cell", "is_generated", "is_readers", "named", "names_callers", "phase", "place",
+    "condition", "has_closure", "in_cell", "is_generated", "is_readers", "name_callers", "named", "phase", "place",
     "place_of", "stack", "warn",
 ]  # fmt: skip
 
@@ -182,17 +182,17 @@ def named(file: str, number: int) -> str:
     return f"{where}: {text}" if text else where
 
 
-def names_callers(plain: Callable[..., None]) -> Callable[..., None]:
-    """Return `warnings.showwarning`: a warning that would name simgpu names what has called simgpu."""
+def name_callers(put: Callable[..., None]) -> None:
+    """Replace `warnings.showwarning`: a warning that would name simgpu names what has called simgpu."""
+    plain = warnings.showwarning
 
     def showwarning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any) -> None:
         stack = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_stack(sys._getframe(1))]
         above = stack[stack.index((filename, lineno)) :] if (filename, lineno) in stack else []
-        plain(
-            message, category, *next((one for one in above if not one[0].startswith(_OURS)), (filename, lineno)), *more
-        )
+        where = next((one for one in above if not one[0].startswith(_OURS)), (filename, lineno))
+        plain(message, category, *where, *more)
 
-    return showwarning
+    put(warnings, showwarning=showwarning)
 
 
 def warn(words: str) -> None:
