@@ -26,16 +26,8 @@ Errors of the throughput on 22 November 2026, by torch 2.13: ResNet-50 on A100 +
 +29 % and +50 % in float16; on H100 +57 % and +57 %, +62 % and +63 %; GPT-2 +18 % fused (-57 % eager); FSDP +22 % on 8,
 +27 % on 128 (128 beside 8: 1.01, published 0.97), with the data sheet's 3.35 TB/s +37 % and +41 %. Memory: 69 GiB live
 against 82 reserved, 58 against 67. One GPU's step is predicted too short, and with it that of many; what sharing costs
-is right but where images are read. By parts:
-
-- Products of matrices at 90 % of the peak in bfloat16, as on consumer cards, where the best that was published for an
-  H100 is 80 %: without that limit FSDP is +34 % and GPT-2 +29 %. Attention as fast as products: 2 to 3 % more.
-- What is left of FSDP, 0.52 of 2.84 s: 1.04 s of products are priced as with 700 W, for 500 W we found no published
-  rate; 0.83 s of kernels move memory at 90 % of its rate, a copy of BabelStream at 87 % (recorded.toml). By the clock
-  it is neither the host (5,591 launches) nor messages beside no computation, 0.05 s, nor the optimizer, 0.05 s.
-- ResNet-50 on one H100: of 336 ms in TF32 149 are predicted for norms, ReLU and sums and 66 for convolutions, of 456 in
-  float16 150 and 130. If the former are right, convolutions reach 83 and 102 TFLOP/s: far less than the clock takes
-  cuDNN's kernels to reach, channels first. We found no published measurement to price them by.
+is right but where images are read. If norms, ReLU and sums of ResNet-50 on an H100 are priced rightly, its convolutions
+reach 83 and 102 TFLOP/s, channels first: far less than by the clock, and we found no measurement to price them by.
 """
 
 from __future__ import annotations

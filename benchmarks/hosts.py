@@ -20,10 +20,6 @@ Found on 25 November 2026 with HTA's traces, error of the host's own time in lat
     diff_test_v100              -88%          -27%                      -4%
     v100_rank0                  -86%          +48%                      +1%
 
-What the simulated GPU counts is what was traced: v100_rank0 is a step of ResNet-50 in DDP, with 107 operators of
-libraries forward and 108 backward, 161 additions of gradients, 330 views and 181 nodes; a forecast of that step has
-107, 108, 161, 323 and 162. It lacks DDP's copies into buckets.
-
 The published runs that the host decides (regime "short operators") are of models, whose hosts nobody describes: a host
 is who published and on which GPU. `published` stores what the clock predicts for each on hosts of several speeds, and
 what that says of three situations: the host is unknown (the server of hosts.toml); it is known from its other models;
@@ -33,7 +29,6 @@ The server's speed is that of the traces and of no published run: the geometric 
 builds is 82 µs under the profiler, which makes steps 1.15 to 1.5 times longer, so 62 µs without it, rounded to 60. The
 171 published runs then differ by 23.1 % in the median, and mostly take longer. The median speed of the other published
 hosts, which needs no trace, comes to 27.9 %.
-Kernels that are run again and again alone are not among them: they take their host 10 to 25 µs.
 """
 
 import json

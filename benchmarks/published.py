@@ -143,9 +143,6 @@ def show(bar: evidence.ErrorBar) -> None:
     print(bar, "\n\nBy regime and GPU:", sep="")
     found = [[name, gpu, f"{len(part.runs):,}", *part.cell()] for name, gpu, part in bar.by_gpu() if len(part.runs) > 1]
     print(tables.text(found, ("regime", "GPU", "runs", *bar.head[3:]), right=(2, 3, 4, 5, 6)))
-    print("\nThe labels:")
-    for name in bar.figures():
-        print(evidence.of_regime(name))
     print("\nThe worst ten of training and inference, each program once:")
     models = [run for run in bar.runs if run.regime in ("training", "inference")]
     worst = {run.program: run for run in sorted(models, key=lambda run: abs(math.log(run.ratio)))}
