@@ -33,6 +33,7 @@ LEFT_OUT = {  # cells that are not run, by lesson, and why; on a real GPU they r
     "06": {
         "cost-measured": "the simulated clock shows no cost of the profiler, and its products take ten minutes here"
     },
+    "10": {"dtensor": "the face takes a generator's state apart in Python, and fake tensors refuse that"},
 }
 
 
@@ -64,6 +65,7 @@ OF_KIND = {  # the same of the other kinds: cells left out, cells that may fail,
             "03": dict.fromkeys(_ROOFLINE.split(), "a CPU computes the roofline's products here, in twenty minutes"),
             "05": {"script-live": _RESNET},
             "06": LEFT_OUT["06"],
+            "10": LEFT_OUT["10"],
         },
         {
             "01": {"latency-cell": _HOST},
