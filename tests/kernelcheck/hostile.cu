@@ -134,7 +134,7 @@ __global__ void k(float* x){ string s = 1; }
 __global__ void k(float* x){
  for (half = 2; half > 0; half /= 2) x[half] = 1; }
 
-// == line 3: k<<<1
+// == line 2: int main() {
 __global__ void k(float* x){ x[0] = 1; }
 int main() {
  k<<<1, 1>>>(0);

@@ -5,6 +5,7 @@ lessons 08 and 08b makes of a stored answer. FOLDER is where pip installed ttsem
 differently, and ends with status 1 where EXPLAINED has no reason for it. Launches with `Addresses` are left out.
 """
 
+import copy
 import inspect
 import linecache
 import math
@@ -76,14 +77,6 @@ def by_other(
     return "", dict(zip(kernel.arg_names, args, strict=False))
 
 
-def copied(value: Any) -> Any:
-    """Return a copy of a tensor with its memory from the first element to the last; else the value."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    size = 1 + sum((n - 1) * stride for n, stride in zip(value.shape, value.stride(), strict=True))
-    return value.as_strided((size,), (1,)).clone().as_strided(value.shape, value.stride())
-
-
 def difference(report: Any, kernel: Any, grid: tuple[int, ...], args: list[Any], options: dict[str, Any]) -> list[str]:
     """Return in what a report and ttsem differ about a launch, with nothing if in nothing."""
     (other, left), mine = by_other(kernel, grid, args, options), report.fault.kind if report.fault is not None else ""
@@ -98,10 +91,9 @@ def differences(exercise: Any, answer: Any) -> set[str]:
     found, run = set[str](), kernelcheck.checked
 
     def checked(kernel: Any, grid: Any, *args: Any) -> Any:
-        copies = list(map(copied, args))
         report = run(kernel, grid, *args)
         if kernel.fn is answer and not any(isinstance(one, kernelcheck.Addresses) for one in args):
-            found.update(difference(report, in_triton(answer), grid, copies, {}))
+            found.update(difference(report, in_triton(answer), grid, list(copy.deepcopy(args)), {}))
         return report
 
     kernelcheck.checked = checked
