@@ -56,7 +56,6 @@ def blame(dumps: list[dict | None]) -> tuple[int, str, int]:
 
 
 blame.exempt("a number of a call is met by an equal one", "limit")
-blame.exempt("dumps stand in the order of the ranks", "order")
 
 
 @blame.checks
