@@ -23,8 +23,9 @@ def in_cell(file: str) -> bool:
 
 
 def is_generated(file: str, function: str) -> bool:
-    """Return whether code is generated: Python's start, methods of dataclasses. `python -c` is "<string>" too."""
-    return file.startswith("<frozen") or (file == "<string>" and (function == "<module>" or function.startswith("__")))
+    """Return whether code is generated: Python's start, graphs, methods of dataclasses; `python -c` is "<string>"."""
+    made = file == "<string>" and (function == "<module>" or function.startswith("__"))
+    return made or file.startswith(("<frozen", "<eval_with_key>"))
 
 
 def is_readers(file: str, function: str) -> bool:

@@ -165,10 +165,10 @@ def _as_arguments(kernel: Kernel, named: dict[str, Any], memory: Memory) -> dict
 def _each(named: dict[str, Any], constants: set[str]) -> Iterator[tuple[str, Any]]:
     """Yield name and value of each argument; those of a tuple have names such as `strides[0]`."""
     for name, value in named.items():
-        if isinstance(value, tuple | list) and name not in constants:
-            yield from _each({f"{name}[{index}]": part for index, part in enumerate(value)}, constants)
-        elif type(value).__name__ == "TensorWrapper":  # of `triton.reinterpret`
+        if type(value).__name__ == "TensorWrapper":  # of `triton.reinterpret`
             yield name, value.base.view(getattr(meaning(value.dtype, name), "torch", value.dtype))
+        elif isinstance(value, tuple | list) and name not in constants:
+            yield from _each({f"{name}[{index}]": part for index, part in enumerate(value)}, constants)
         else:
             yield name, value
 

@@ -390,8 +390,10 @@ class Launch:
             if self.report.fault is None and (missing := self.report.unwritten[buffer.name]):
                 why = f"both write the same number, and no {self.word} writes {missing:,} other elements: "
                 why += f"where one writes must depend on the {self.word}'s number"
-                at = {"array": race.array, "element": race.element, "where": race.where}
-                self.report.fault = KernelFault("race", str(race).partition("\n")[0], race.line, why=why, **at)
+                self.report.fault = KernelFault(
+                    "race", str(race).partition("\n")[0], race.line, why=why, array=race.array, element=race.element,
+                    where=race.where,
+                )  # fmt: skip
 
     def _count(self, kind: str, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None, number: int) -> None:
         traffic = self.report.by_array[buffer.name]

@@ -92,7 +92,7 @@ def refuse_stale(nodes: Iterable[Any]) -> None:
     stale = [node.name() for node in nodes if OF_DEFAULT_STREAM in node.metadata]
     if stale and overrides is None:
         fail(_IMPLICIT)
-    if stale and not overrides():
+    if stale and overrides and not overrides():
         raise RuntimeError(_STALE.format(stale[0]))
 
 

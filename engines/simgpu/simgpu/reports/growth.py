@@ -101,9 +101,9 @@ class GrowthWatch:
         by_step, holdings = bool(self._holdings.step), self._holdings
         now = holdings.step if by_step else holdings.calls - 1  # what the last call made is still in use
         made: dict[str, Counter[int]] = defaultdict(Counter)  # bytes by line and turn
-        for held in holdings.made():
-            if held.line and held.turn(by_step) < now:
-                made[held.line][held.turn(by_step)] += held.nbytes
+        for one in holdings.made():
+            if one.line and one.turn(by_step) < now:
+                made[one.line][one.turn(by_step)] += one.nbytes
         growing = {line: turns for line, turns in made.items() if self._grows(line, sorted(turns), by_step)}
         if not growing:
             return []
