@@ -4,7 +4,6 @@ Each change is a function from events to events, with a sentence that says what 
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -33,7 +32,6 @@ LAUNCHES = "launches"  # of kernels compiled without graphs
 _PRODUCTS = (ATTENTION, CONVOLUTIONS, PRODUCTS)
 _FUSED = ("Adam", "AdamW", "SGD", "Adagrad")  # the optimizers that take fused=True
 _AMP_SHARE = 0.6  # of the bytes that grow with the batch: forecasts of a ViT, a CNN and an MLP say 0.54 to 0.67
-_CASTS = ((0.5, 0.25), (0.5,))  # of a layer forward, of a product backward: how far before it, by number
 _BUCKET_BYTES = 25 * 2**20  # of gradients that DistributedDataParallel sends at once
 
 
@@ -190,9 +188,8 @@ _BATCH = (
     "gradients, optimizer and launches do not"
 )
 _AMP = (
-    "products compute in 16 bits with half the bytes; a layer casts its weights and a bias or its input, each product "
-    "of the backward pass a gradient, and these casts take the host time; what grows with the batch takes 0.6 of its "
-    "bytes; other kernels are taken as they are"
+    "products compute in 16 bits with half the bytes, weights are cast once a step, and what grows with the batch "
+    "takes 0.6 of its bytes; the host's time for casts is left out, other kernels are taken as they are"
 )
 _PINNED = "copies to the GPU come from pinned memory with non_blocking=True, so that the host does not wait for them"
 _COMPILED = (
@@ -258,28 +255,22 @@ def _is_narrow(basis: Basis) -> bool:
 
 
 def _with_amp(events: Sequence[Event], basis: Basis) -> list[Event]:
-    """Compute products in 16 bits, and cast as autocast does.
+    """Compute products in 16 bits; those with weights read and write these once more in all, as casts do.
 
-    A product with weights casts these and a bias or its input in the forward pass. In the backward pass each casts a
-    gradient back. The bytes are those of all weights, which every step casts once each way.
+    What casts take the host is left out, as of a copy of the weights that is kept in 16 bits.
     """
     if _is_narrow(basis):
         return list(events)
-    layers = [event for event in events if _is_wide(event) and kind_of(event.name) != ATTENTION]
-    counts = Counter(event.phase == "backward" for event in layers)
-    weights = basis.owners["weights"] * max(basis.last, 1)
+    layers = sum(_is_wide(event) and kind_of(event.name) != ATTENTION for event in events)
+    cast_bytes = math.ceil(1.5 * basis.owners["weights"] * max(basis.last, 1) / max(layers, 1))
     changed: list[Event] = []
     for event in events:
-        if not _is_wide(event):
+        if _is_wide(event):
+            cost = replace(_times(event.cost, 0.5), rate="fp16", flops=event.cost.flops)
+            cast = 0 if kind_of(event.name) == ATTENTION else cast_bytes
+            changed.append(replace(event, cost=replace(cost, nbytes=cost.nbytes + cast)))
+        else:
             changed.append(event)
-            continue
-        back = event.phase == "backward"
-        if kind_of(event.name) != ATTENTION:
-            cast = Cost(0, math.ceil(1.5 * weights / counts[back] / len(_CASTS[back])), host="cast")
-            casts, nodes = (event.number - before for before in _CASTS[back]), (("node", 1),) * back
-            changed += [replace(event, number=number, name="copy_", cost=cast, calls=nodes) for number in casts]
-        cost = replace(_times(event.cost, 0.5), rate="fp16", flops=event.cost.flops)
-        changed.append(replace(event, cost=cost))
     return changed
 
 
