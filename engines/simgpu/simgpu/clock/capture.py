@@ -90,9 +90,11 @@ def refuse_stale(nodes: Iterable[Any]) -> None:
     """
     overrides = getattr(torch._C, "_override_stale_capture_stream", None)
     stale = [node.name() for node in nodes if OF_DEFAULT_STREAM in node.metadata]
-    if stale and overrides is None:
+    if not stale:
+        return
+    if overrides is None:
         fail(_IMPLICIT)
-    if stale and overrides and not overrides():
+    if not overrides():
         raise RuntimeError(_STALE.format(stale[0]))
 
 

@@ -397,7 +397,7 @@ def bar(stored: dict[str, Any], aside: bool = False) -> ErrorBar:
             eager = Eager(*rest) if rest else None
             times = measured, predicted, bool(fitted)
             known = name, size, batch, gpu, mode, fmt, regime, *times, *source, eager
-            runs.append(PublishedRun(*known, "aside" in table))
+            runs.append(PublishedRun(*known, table.get("aside", False)))
     return ErrorBar(tuple(runs))
 
 

@@ -138,8 +138,8 @@ def nothing_sentence(report: Values) -> str:
     if report.failure is not None or not report.used:
         return ""
     sought = report.growth_turns
-    grows = f", and no memory was seen to grow in {sought} turns"
-    grows *= sought >= ENOUGH_TURNS and not report.growth
+    looked = sought >= ENOUGH_TURNS and not report.growth
+    grows = f", and no memory was seen to grow in {sought} turns" if looked else ""
     if not report.kernels:
         return "The GPU has computed nothing."
     longest = next((row for row in report.waits if row.seconds >= 0.01 * report.step_time), None)
@@ -183,18 +183,19 @@ def steps_sentence(report: Values) -> str:
         f"{row.cause}, {seconds_text(row.seconds)}{' longer, as' * (row.cause == UNLIKE)} at {row.where}"
         for row in report.once
     )
-    return f"{ends}. The figures are means over {of}{first}." + f" Left out, too, is what comes seldom: {once}." * bool(
-        once
-    )
+    seldom = f" Left out, too, is what comes seldom: {once}." if once else ""
+    return f"{ends}. The figures are means over {of}{first}.{seldom}"
 
 
 def busy_sentence(report: Values) -> str:
     """Say what the GPU does in a step, and whether launches keep it waiting."""
-    each, compiles = "a step" if report.steps else "in all", not report.has_compiled
+    each = "a step" if report.steps else "in all"
     said = f"{seconds_text(report.step_time)} {each}: the GPU computes {report.busy:.0%} of it"
     if report.launching < 0.05:
         return f"{said}."
-    helps = f"Larger batches{',' if compiles else ' or'} a fused optimizer{' or compiling' * compiles} help"
+    helps = "Larger batches, a fused optimizer or compiling help"
+    if report.has_compiled:
+        helps = "Larger batches or a fused optimizer help"
     return (
         f"{said}, and waits {report.launching:.0%} of it for the host, which launches one small operation after the "
         f"other. {helps}."
@@ -222,7 +223,8 @@ def data_sentence(report: Values) -> str:
 
 def shapes_sentence(report: Values) -> str:
     """Say that no values were computed, where that is so."""
-    return "No values were computed, only shapes: losses that the program printed mean nothing." * report.shapes
+    nothing = "No values were computed, only shapes: losses that the program printed mean nothing."
+    return nothing if report.shapes else ""
 
 
 STEP_SENTENCES = (steps_sentence, busy_sentence, phases_sentence, data_sentence, shapes_sentence)
