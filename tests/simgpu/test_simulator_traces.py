@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.profiler import record_function
+from torch.utils.checkpoint import checkpoint
 
 import simgpu
 
@@ -205,6 +206,15 @@ def test_phases_are_of_training_alone():
     host = training().phases("host")
     assert [name for name, *_ in host[:3]] == ["forward", "backward", "optimizer step"]
     assert all(a[2] <= b[1] for a, b in itertools.pairwise(host))
+
+
+def test_a_gradient_that_keeps_its_graph_is_part_of_the_backward_pass():
+    x = torch.ones(8, device="sim", requires_grad=True)
+    with simgpu.timeline() as timeline:
+        (gradient,) = torch.autograd.grad(x.exp().sum(), x, create_graph=True)
+        (gradient * checkpoint(lambda t: t.exp().exp(), x, use_reentrant=False)).sum().backward()
+    phases = ["forward", "backward", "forward", "backward", "recomputation", "backward"]
+    assert [name for name, *_ in timeline.phases()] == phases
 
 
 def test_host_work_is_time_in_which_the_gpu_goes_on_and_copies_arrive():

@@ -19,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from simgpu.accounting.owners import OWNERS, Moment, Parts, by_owner
 from simgpu.ground import composite, places
+from simgpu.ground.nodes import records_graph
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.storages import local, states_of, storage_of, tensors_in, tensors_on
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
@@ -226,7 +227,7 @@ class Ledger(composite.Mode):
             return 0
         record = self._known(storage)
         if record is None:
-            forward = places.phase(self._steps > 0) in ("forward", "recomputation")
+            forward = places.phase(self._steps > 0) == "forward" or records_graph()
             return self.add(storage, tensor, "activations" if forward else "temporaries", before=False).nbytes
         return max(self._grow(record, storage), 0)
 

@@ -16,7 +16,7 @@ from simgpu.device import generators, pinning, scripts, state, subclasses
 from simgpu.device.state import device_of
 from simgpu.device.tensor import OURS, SimTensor, values_of
 from simgpu.ground import device_kind, fakes
-from simgpu.ground.nodes import graph_nodes, graph_of
+from simgpu.ground.nodes import graph_nodes, graph_of, here
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.torch_internals import BASE, TORCH
 
@@ -118,6 +118,7 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
         _refuse_other_devices(*args[:2])
         if state.world.clock.capture is not None:
             capture.refuse_stale(graph_nodes(map(graph_of, args[0])))
+        before, here.create_graph = here.create_graph, bool(args[3] if len(args) > 3 else kwargs.get("create_graph"))
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
@@ -125,6 +126,7 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
             error.args = tuple(re.sub(r"\bMeta(\w+)Type\b", ours, str(one)) for one in error.args)
             raise
         finally:
+            here.create_graph = before
             state.world.clock.quiet = quiet  # also where a node of a compiled graph raised
 
     return named

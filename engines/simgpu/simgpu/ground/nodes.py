@@ -14,15 +14,21 @@ _OF_LEAVES = 2**64 - 1  # the number of each node that adds a gradient to its pa
 
 class _Here(threading.local):
     last: tuple[int, int] = (NO_PASS, 0)
+    create_graph: bool = False  # as the backward pass that runs was told
 
 
-_here = _Here()
+here = _Here()
 _passes = [NO_PASS]  # the number of the latest backward pass; a later one has a higher number
 
 
 def in_backward() -> bool:
     """Return whether this thread runs a backward pass."""
     return current_pass() != NO_PASS
+
+
+def records_graph() -> bool:
+    """Return whether a graph is recorded in this thread's backward pass: by a checkpoint, or for `create_graph`."""
+    return in_backward() and torch.is_grad_enabled()
 
 
 def begun() -> tuple[str, ...]:
@@ -35,9 +41,9 @@ def begun() -> tuple[str, ...]:
     number, kind = node._sequence_nr(), "node"
     if number == _OF_LEAVES and hasattr(node, "variable"):
         number, kind = id(node.variable), "accumulate"  # pyright: ignore[reportAttributeAccessIssue]
-    if _here.last == (backward, number):
+    if here.last == (backward, number):
         return ()
-    _here.last = backward, number
+    here.last = backward, number
     if backward <= _passes[0]:
         return (kind,)
     _passes[0] = backward

@@ -12,6 +12,7 @@ from torch import nn
 from simgpu.accounting.accounts import Accounts
 from simgpu.clock.events import OPTIMIZER
 from simgpu.ground import places
+from simgpu.ground.nodes import records_graph
 from simgpu.ground.storages import states_of, storage_of, tensors_on
 
 OWNERS = ("weights", "gradients", "optimizer", "activations", "others")
@@ -97,7 +98,7 @@ class Holdings:
         index, self._changes = ref.gpu.index, self._changes + 1
         if self._changes % _OFTEN == 0 and self.often is not None:
             self.often()
-        owner = "activations" if phase in ("forward", "recomputation") else "others"
+        owner = "activations" if phase == "forward" or records_graph() else "others"
         self._live[id(ref)] = Held(index, ref.nbytes, line, phase, self.step, self._changes, owner, self.calls)
         if line not in self.first_turns:
             self.first_turns[line] = self.step, self.calls
