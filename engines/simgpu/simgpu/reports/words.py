@@ -278,7 +278,7 @@ def host_sentence(report: Values) -> str:
     if times[best] > 0.95 * report.step_time:
         return f"{said}. Nothing that takes work from the host makes a step 5 % shorter"
     double = report.what_if(batch=2).step_time / 2
-    more = f"; in batches twice as large, as many samples take {seconds_text(double)}" if double < report.step_time else ""
+    more = f"; at twice the batch, as many samples take {seconds_text(double)}" if double < report.step_time else ""
     return f"{said}. With {best} a step would take {seconds_text(times[best])}{more}"
 
 
