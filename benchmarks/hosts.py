@@ -11,14 +11,8 @@ First table: µs of each class of `simgpu.hosts`, the mean without the longest h
 error of the host's own time in the later steps of each trace, with prices from all others. Traces of less than three
 steps, sampled ones and odd builds are left out of the fit; the last are tried all the same.
 
-Found on 25 November 2026 with HTA's traces, error of the host's own time in later steps, each trace by the others:
-
-    trace              kernel launch  others' mean  speed by its first step
-    a100_80gb_rank0             -86%          -15%                      -3%
-    a100_nccl                   -98%          -80%                      -1%  an odd build
-    diff_control_a100           -90%          +23%                      -3%
-    diff_test_v100              -88%          -27%                      -4%
-    v100_rank0                  -86%          +48%                      +1%
+With HTA's five traces, each predicted from the others, launches alone are 86 to 98 % too short, the others' mean is
+-80 % (an odd build) to +48 % off, and the speed that the first step tells -4 to +1 %.
 
 The published runs that the host decides (regime "short operators") are of models, whose hosts nobody describes: a host
 is who published and on which GPU. `published` stores what the clock predicts for each on hosts of several speeds, and

@@ -132,9 +132,13 @@ class Program:
         return timm().utils.reparameterize_model(network) if self.table.get("fused") else network
 
     def _recurrent(self) -> nn.Module:
-        """Return a layer such as "LSTM 512", as wide; whoever timed such layers left the product of the input out."""
-        kind, width = self.name.split()
-        return getattr(nn, kind)(1, int(width))
+        """Return a layer such as "LSTM 512", as wide, without the product of the input, which was not timed either.
+
+        "LSTM 512 of 293, 2 x 2" has so many features, layers and directions.
+        """
+        kind, width, *more = self.name.replace(",", "").split()
+        features, layers, directions = (int(more[place]) for place in (1, 2, 4)) if more else (1, 1, 1)
+        return getattr(nn, kind)(features, int(width), layers, bidirectional=directions == 2)
 
     def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Return inputs and targets, of an operator both its inputs."""
@@ -151,7 +155,8 @@ class Program:
             parts = torch.empty(self.number, 3, self.size, int(self.name.split()[-1]), dtype=self.dtype)
             return parts.requires_grad_(self.table["mode"] == "backward"), labels
         if self.kind == "recurrent":
-            return torch.empty(self.size, self.number, 1, dtype=self.dtype), labels
+            features = int(self.name.split(" of ")[1].split(",")[0]) if " of " in self.name else 1
+            return torch.empty(self.size, self.number, features, dtype=self.dtype), labels
         if self.kind == "sdpa":  # "causal 16 x 128": heads, and numbers of each
             heads, width = (int(part) for part in self.name.split()[1::2])
             parts = torch.empty(3, self.number, heads, self.size, width, dtype=self.dtype)

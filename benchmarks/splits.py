@@ -13,21 +13,8 @@
    Its A100 are joined by 1,600 Gb/s for a machine; of its H100 the page says nothing, 3,200 Gb/s are assumed.
 
 An error is how far predicted seconds are from measured ones, as a factor: a median of 1.10 says that half of the runs
-are within 10 %, above or below. Bias is the median of predicted through measured. Found on 23 November 2026:
-
-                                      the formulas     with five numbers
-    what is split              runs   error   bias     error   bias
-    data                         30    1.76   0.57      1.11   0.90
-    data, pipeline              115    1.67   0.60      1.08   0.96
-    data, tensor                258    1.83   0.55      1.08   1.00
-    data, tensor, pipeline      342    2.26   0.44      1.44   0.69
-    pipeline                      5    1.86   0.54      1.10   0.94
-    tensor                        6    1.48   0.69      1.05   1.05
-    tensor, pipeline             71    1.86   0.54      1.19   0.95
-    of them 3B and 80B          309                     1.12
-    left out: see measured.LEFT_OUT, 912 runs: 8 to 14, and 4.6 to 8.2 with five numbers
-    FSDP, H100                   70    1.43 to 1.58     1.04 to 1.24
-    FSDP, A100                  139    1.20 to 1.31     1.19 to 1.36
+are within 10 %, above or below. Bias is the median of predicted through measured. With five numbers the formulas'
+errors of 1.5 to 2.3 fall to 1.05 to 1.44; of runs with FSDP they are 1.2 to 1.58, and 1.04 to 1.36.
 
 The first choice was within 1.25 of the fastest measured way in 15 of 26 cases, with either program (median 1.07, 1.12).
 """

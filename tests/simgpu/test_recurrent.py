@@ -52,10 +52,10 @@ def seen(layer: nn.Module, x: torch.Tensor, autocast: bool = False, packed: bool
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
 def test_a_layer_is_one_kernel_forward_and_one_backward_and_none_takes_much_longer_than_an_lstm(kind, how):
     x = torch.zeros(50, 8, 32, device="sim")
-    timeline = seen(kind(32, 64, device="sim"), x, **how)
+    timeline = seen(kind(32, 512, device="sim"), x, **how)
     names = [record.name for record in timeline.select("kernel")]
     assert names.count("_cudnn_rnn") == names.count("_cudnn_rnn_backward") == 1 and len(names) < 30
-    assert timeline.total_ns < 2 * seen(nn.LSTM(32, 64, device="sim"), x).total_ns
+    assert timeline.total_ns < 1.5 * seen(nn.LSTM(32, 512, device="sim"), x).total_ns
 
 
 @pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])

@@ -34,6 +34,7 @@ class Cost:
     - `strided`: whether memory is read in another order than it is written;
     - `odd_bytes`: of a product's matrices with rows that are no multiple of 8 elements, which cost more in 16 bits;
     - `steps`: kernels that wait for one another, each of which takes its least time;
+    - `width`: of a recurrent layer whose steps are products of their own: the hidden states that each adds up, else 0;
     - `attention`: in a kernel of attention the share of `flops` that it cannot skip (a causal mask halves it), else 0;
     - `by_formula`: whether `flops` are those of a product, a convolution or attention, not one for each element;
     - `modelled`: False where it computes more than is counted here: it takes at least this (`unmodelled`);
@@ -45,6 +46,7 @@ class Cost:
     rate: str = "fp32"
     strided: bool = False
     steps: int = 1
+    width: int = 0
     extra_bytes: int = 0
     odd_bytes: int = 0
     attention: float = 0.0
@@ -206,17 +208,25 @@ def norm_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torc
     return replace(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
 
 
-def recurrent(batch_sizes: int) -> Callable[..., Cost]:
+def recurrent(batch_sizes: int, narrow: int) -> Callable[..., Cost]:
     """Return the rule of cuDNN's recurrent layers, whose arguments have the sizes of a packed batch at this place.
 
-    The input is (time, batch, features), or packed. One step follows the other, in each layer and direction, and reads
-    the recurrent weight again.
+    The input is (time, batch, features), or packed. One step follows the other, in each layer and direction. In narrow
+    layers one kernel keeps the weights and does all steps: up to `narrow` hidden states of LSTM and GRU, twice as many
+    of RNN, unless packed, projected or in float64. Else each step is a product that reads the recurrent weight again.
+    Source: `use_rnn_persist_small_h` and `get_algo` in ATen's cudnn/RNN.cpp.
     """
 
     def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
-        steps, weights, by_layer = len(args[batch_sizes] or args[0]), args[1], args[2]
-        again = (steps - 1) * sum(weight.nbytes for weight in weights[1::by_layer])
-        return replace(cost, steps=steps * len(weights) // by_layer, nbytes=cost.nbytes + again)
+        sizes, weights, by_layer = args[batch_sizes], args[1], args[2]
+        mode, hidden, projected = args[batch_sizes - 8 : batch_sizes - 5]
+        steps = len(sizes or args[0])
+        cost = replace(cost, steps=steps * len(weights) // by_layer)
+        kept = hidden <= narrow * (2 if mode < 2 else 1) and args[0].dtype is not torch.float64
+        if kept and not (sizes or projected):
+            return cost
+        again = (steps - 1) * sum([weight.nbytes for weight in weights[1::by_layer]])
+        return replace(cost, width=projected or hidden, nbytes=cost.nbytes + again)
 
     return rule
 

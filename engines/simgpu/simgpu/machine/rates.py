@@ -15,6 +15,9 @@ class Costs:
 
     `odd_share` was chosen on the 26 ms by which a step of nanoGPT on an A100 gets shorter with 50,304 tokens instead
     of 50,257 (https://pytorch.org/blog/accelerating-large-language-models/), and tried on attention over 197 tokens.
+    `recurrent_ns` and `state_ns` were chosen on a V100's LSTMs and tried on its GRUs and RNNs, and on a P100 and a GTX
+    1080 Ti with an older cuDNN. That newer GPUs take half is by tables that name none: 7 to 15 µs a step with up to 256
+    hidden states (https://github.com/xwang233/code-snippet/tree/2c053c85/cudnn-rnn-bench-62143).
     `cache_share` was chosen on an A100 (scaling beside reading, page "cache_a100" of gpus.toml), and is 3 % above a
     GH200's and 12 % below an L40's. The other four shares of the GPU's own rates were chosen on one GPU's published
     measurements, rounded, and tried on others (`python -m benchmarks.published`); the rest are assumptions. With
@@ -25,6 +28,8 @@ class Costs:
 
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
     copy_ns: int = 10_000  # the least time that a copy over the bus takes
+    recurrent_ns: int = 20_000  # the least time of a step of a recurrent layer that is a product of its own
+    state_ns: int = 20  # what each hidden state adds to that; GPUs from compute capability 8.0 on take half of both
     read_ns: int = 6_000  # what a single number takes over the bus
     bus_share: float = 0.8  # share of the bus rate that a copy from or to pinned memory reaches
     pageable_share: float = 0.5  # share of the bus rate that a copy from or to pageable memory reaches
@@ -39,6 +44,7 @@ class Costs:
 
 NOT_MODELLED = "not modelled"  # what bounds a kernel whose operations are not counted
 _OLDEST_TENSOR_CORES = (7, 0)
+_NEWER_STEPS = (8, 0)
 # Odd rows were published to be slow on A100 and H100. On an RTX 3090 nine of timm's models whose
 # attention has such rows take about as long as without a price for them (clock/published.json).
 _SLOW_AT_ODD_ROWS = ((8, 0), (9, 0))
@@ -87,7 +93,7 @@ class Rates:
         if odd_ns > work_ns:
             arithmetic, compute_ns = "odd rows", work_ns + odd_ns
         work_ns += odd_ns
-        least_ns = self.costs.kernel_ns * cost.steps
+        least_ns = (self._step_ns(cost.width) if cost.width else self.costs.kernel_ns) * cost.steps
         bound = "latency" if work_ns < least_ns else arithmetic if compute_ns >= memory_ns else "bandwidth"
         return least_ns + work_ns, bound if cost.modelled else NOT_MODELLED
 
@@ -98,6 +104,11 @@ class Rates:
         of_cache = nbytes / ((self.gpu.l2_mib or 0) * 2**20)
         found = min(1.0, max(0.0, (_PAST_CACHE - of_cache) / (_PAST_CACHE - _IN_CACHE)))
         return 1 / (found / self.l2_gbps + (1 - found) / self._gbps)
+
+    def _step_ns(self, width: int) -> int:
+        """Return the least time of a step of a recurrent layer with so many hidden states."""
+        newer = self.gpu.compute_capability is not None and self.gpu.compute_capability >= _NEWER_STEPS
+        return (self.costs.recurrent_ns + self.costs.state_ns * width) // (1 + newer)
 
     def _odd_ns(self, cost: Cost) -> int:
         """Return how much longer a product of tensor cores takes for rows that are no multiple of 16 bytes."""
