@@ -71,7 +71,7 @@ def explain(error: BaseException | str) -> Explanation:
 
     Of an error with causes (`raise … from`, a group), the innermost known one is explained, and `error` is named; the
     error during whose handling it came is explained where `error` itself is not known. One that is not known here is
-    said to be unknown, with its type and the first line of its message.
+    said to be unknown, with its type, the first line of its message, and what its text shows of where it comes from.
     """
     if not isinstance(error, (BaseException, str)):
         raise TypeError(f"error is a {type(error).__name__}, it must be an exception or its text")
@@ -79,12 +79,9 @@ def explain(error: BaseException | str) -> Explanation:
         known = next(filter(None, map(_explained, _messages(one))), None)
         if known:
             return known if one is error else replace(known, what=f"{known.what} Of it came {_headline(error)}")
-    return Explanation(
-        "unknown",
-        _headline(error),
-        "this course has no explanation of this error.",
-        "read the message and the last line of your own code in the traceback; print shapes, dtypes and devices there.",
-    )
+    text = "\n".join(_messages(error))
+    why, now = next((hint["why"], hint["now"]) for hint in _TABLE["hint"] if re.search(hint["pattern"], text))
+    return Explanation("unknown", _headline(error), f"this course has no explanation of this error; {why}", now)
 
 
 def _causes(error: BaseException | str) -> list[BaseException | str]:
@@ -110,17 +107,19 @@ def _messages(error: BaseException | str) -> Iterator[str]:
     raised = list(_RAISED.finditer(text)) if isinstance(error, str) or "Traceback (most recent" in text else []
     if raised:
         head = re.sub(r"\d+", r"\\d+", re.escape(raised[-1][1].rstrip()))
-        printed, *parts = _RAISED.split(re.sub(rf"^{head} ?", "", text, flags=re.MULTILINE))
-        yield "\n".join(re.findall(".*Assertion `.*", printed))  # by a kernel: the error that follows says less
-        ends = [f"{message.strip()}\n\n{kind}" for kind, message in zip(parts[1::3], parts[2::3], strict=True)]
-        yield from ends if "direct cause of the following" in text else reversed(ends)
+        plain = re.sub(rf"^{head} ?", "", text, flags=re.MULTILINE)
+        yield "\n".join(re.findall(".*Assertion `.*", _RAISED.split(plain)[0]))  # by a kernel: what follows says less
+        for part in reversed(plain.split("During handling of the above exception")):
+            _, *parts = _RAISED.split(part)
+            ends = [f"{message.strip()}\n\n{kind}" for kind, message in zip(parts[1::3], parts[2::3], strict=True)]
+            yield from ends if "direct cause of the following" in part else reversed(ends)
     yield text if isinstance(error, str) else f"{text}\n{type(error).__module__}.{type(error).__qualname__}"
 
 
 def _explained(text: str) -> Explanation | None:
     """Return the explanation of the message `text`, which a terminal may have broken into lines; None if unknown."""
-    for broken in (text, re.sub(r"\s+", " ", text), re.sub(r"\n\s*", "", text)):
-        for name, pattern, what, why, now in _KNOWN:
+    for name, pattern, what, why, now in _KNOWN:
+        for broken in dict.fromkeys((text, re.sub(r"\s+", " ", text), re.sub(r"\n\s*", "", text))):
             match = re.search(pattern, broken, re.DOTALL)
             if match:
                 parts = {key: value for key, value in match.groupdict().items() if value is not None}
@@ -182,20 +181,22 @@ def names() -> tuple[str, ...]:
 
 
 def _fill(text: str, parts: dict[str, str]) -> str:
-    """Put the parts of the message into `text`, or use its general form, after the bar, where a part is missing."""
-    special, _, general = text.partition(" | ")
-    try:
-        return special.format(**parts)
-    except KeyError:
-        return general
+    """Put the parts of the message into `text`, or into what stands behind a bar of it, where one is missing."""
+    for form in text.split(" | "):
+        if parts.keys() >= set(re.findall(r"\{(\w+)", form)):
+            return form.format(**parts)
+    raise ValueError(f"no form of {text!r} can be filled from {parts}")
 
 
 _DEVICE = r"(?:cpu|cuda|sim|mps|xpu|meta)(?::\d+)?"
 
 
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
 def _known() -> Iterator[tuple[str, str, str, str, str]]:
     """Yield the kinds of errors in the file beside this module: name, pattern, what, why and now."""
-    for error in tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["error"]:
+    for error in _TABLE["error"]:
         pattern = error["pattern"] if isinstance(error["pattern"], str) else "|".join(error["pattern"])
         yield error["name"], pattern.replace("<device>", _DEVICE), error["what"], error["why"], error["now"]
 
