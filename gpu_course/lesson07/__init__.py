@@ -1,16 +1,16 @@
 """Exercises of lesson 07: where the bytes are, and how to do with fewer of them."""
 
 from gpu_course.lesson07.accumulate import accumulate
-from gpu_course.lesson07.allocator import at_most, on_gpu
+from gpu_course.lesson07.allocator import limit_memory
 from gpu_course.lesson07.evaluate_batches import evaluate_batches
 from gpu_course.lesson07.four_parts import four_parts
 from gpu_course.lesson07.kv_cache_bytes import kv_cache_bytes
 from gpu_course.lesson07.largest_batch import largest_batch
-from gpu_course.lesson07.levers import Levers, label_of, time_ms
 from gpu_course.lesson07.LowRank import LowRank
 from gpu_course.lesson07.quarter_step import quarter_step
+from gpu_course.lesson07.timing import label_of, time_ms
 
 __all__ = [  # noqa: RUF022, exercises in the order of the lesson
     "accumulate", "quarter_step", "evaluate_batches", "four_parts", "LowRank", "largest_batch", "kv_cache_bytes",
-    "Levers", "at_most", "label_of", "on_gpu", "time_ms",
+    "label_of", "limit_memory", "time_ms",
 ]  # fmt: skip

@@ -2,31 +2,19 @@
 
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any
 
 import torch
 
 import simgpu
-from course_utils import devices
 
-__all__ = ["at_most", "on_gpu"]
-
-
-def on_gpu(device: torch.device, program: Callable, *args: Any) -> Any:
-    """Return `program("cuda", *args)` where `device` is a CUDA GPU, else what it returns on the simulated GPU.
-
-    Where there is no simulated GPU either, the reason is printed and the result is None.
-    """
-    if device.type == "cuda":
-        return program("cuda", *args)
-    return devices.on_simulated(program, "sim", *args)
+__all__ = ["limit_memory"]
 
 
 @contextmanager
-def at_most(kind: str, mib: int, settings: str = "expandable_segments:False") -> Iterator[ModuleType]:
+def limit_memory(kind: str, mib: int, settings: str = "expandable_segments:False") -> Iterator[ModuleType]:
     """Let PyTorch reserve `mib` MiB more, from an empty cache and with these settings of the allocator.
 
     Yields `torch.cuda` or `torch.sim`, by `kind`. Afterwards the limit, the settings and the simulated GPU's allocator

@@ -20,7 +20,7 @@ from tools import address, notebooks
 
 LESSONS = notebooks.lessons()
 LESSON = next(path for path in LESSONS if notebooks.number(path) == "05")
-ASKS = re.compile(r"devices\.on_simulated\(|\bon_gpu\(DEVICE, ")
+ASKS = re.compile(r"devices\.on_simulated\(")
 ASKING = [lesson for lesson in LESSONS if ASKS.search(lesson.read_text(encoding="utf-8"))]
 NEW = nbformat.v4
 

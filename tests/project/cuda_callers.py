@@ -91,14 +91,11 @@ def allocator(folder: Path) -> None:
     """The limit of lesson 07 on what PyTorch reserves."""
     import torch
 
-    from gpu_course.lesson07.allocator import at_most, on_gpu
+    from gpu_course.lesson07.allocator import limit_memory
 
-    def reserve(kind: str) -> int:
-        with at_most(kind, 4) as gpu:
-            kept = torch.ones(2**18, device=kind)
-            return gpu.memory_reserved() - kept.nbytes
-
-    assert on_gpu(torch.device("cuda"), reserve) >= 0
+    with limit_memory("cuda", 4) as gpu:
+        kept = torch.ones(2**18, device="cuda")
+        assert gpu.memory_reserved() >= kept.nbytes
 
 
 def ddp(folder: Path) -> None:

@@ -49,10 +49,7 @@ TAKEN_BY = {  # the branches of packages and programs, by the function of `cuda_
         "resuming.py._another_process: case.device.type == 'sim' else",
         "resuming.py._generator_of_its_own: device.type != 'sim'",
     ],
-    "allocator": [
-        "allocator.py.on_gpu: device.type == 'cuda'",
-        *(f"allocator.py.at_most: kind == 'sim' else{again}" for again in ("", " #2", " #3")),
-    ],
+    "allocator": [f"allocator.py.limit_memory: kind == 'sim' else{again}" for again in ("", " #2", " #3")],
     "ddp": [
         *(f"train_ddp.py.join: use_cuda{again}" for again in ("", " #2", " #3")),
         "train_ddp.py.train: device.type == 'cuda'",
