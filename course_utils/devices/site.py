@@ -108,7 +108,9 @@ def _compiler() -> Finding:
 def _gpus() -> Finding:
     import torch  # slow, and only needed here
 
-    here = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    simulated = accelerator is not None and accelerator.type == "sim"
+    here = torch.accelerator.device_count() if accelerator and not simulated else 0
     slurm = shutil.which("sbatch") is not None
     cure = "ask Slurm for one: `srun --gpus=1 --pty bash`. Without it the lessons use the simulated GPU."
     return _finding("GPUs", here, bool(here) or not slurm, cure)

@@ -8,13 +8,8 @@ from gpu_course.lesson10.reshard import reshard
 from gpu_course.lesson10.split_attention import split_attention
 from gpu_course.lesson10.train_sharded import train_sharded
 from gpu_course.lesson10.write_schedule import write_schedule
-from ranklaunch import preload
 
 __all__ = [  # noqa: RUF022, exercises in the order of the lesson
     "write_schedule", "train_sharded", "reshard", "split_attention", "rank_bytes", "choose_measured", "MEASURED",
     "measured", "pipelines", "plans",
 ]  # fmt: skip
-preload(  # the ranks of nearly every cell use these: seconds, once instead of on each rank
-    "torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.pipelining",
-    "torch.distributed.tensor.parallel",
-)  # fmt: skip

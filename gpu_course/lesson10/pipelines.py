@@ -11,8 +11,13 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 from course_utils import arguments, plots
+from ranklaunch import preload
 
 __all__ = ["Action", "Schedule", "ScheduleError", "gpipe", "one_f_one_b"]
+preload(  # the ranks of nearly every cell use them: seconds, once instead of on each rank
+    "torch.distributed.fsdp", "torch.distributed.optim", "torch.distributed.pipelining",
+    "torch.distributed.tensor.parallel",
+)  # fmt: skip
 
 _WORD = re.compile(r"(\d*)([FBIW])(\d+)")
 _COLOURS = {"F": plots.SKY, "B": plots.GREEN, "I": plots.GREEN, "W": plots.OCHRE}

@@ -25,6 +25,6 @@ def crash(errors: str) -> list[str]:
     try:
         torch.ones(1, device="sim")
     except RuntimeError as again:
-        said.append(f"  torch.ones(1) afterwards: {str(again).splitlines()[0]}")
+        said.append(f"  the next call, torch.ones(1) there: {str(again).splitlines()[0]}")
     simgpu.reset()  # out of the error: a real GPU needs a new process
     return said

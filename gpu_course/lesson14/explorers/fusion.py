@@ -14,7 +14,7 @@ NUMBER_BYTES = 2  # float16
 PRODUCTS = ("no product", "a product at the end", "a product in the middle")
 OPERATOR_S, PRODUCT_S, KERNEL_S, ENTER_S, INPUT_S, TREE_S, NODE_S = (
     simgpu.hosts.DEFAULT.price_ns(name) * 1e-9
-    for name in ("light", "library", "launch", "graph", "guard", "graph tree", "graph node")
+    for name in ("bare light", "bare library", "launch", "graph", "guard", "graph tree", "graph node")
 )  # of the host: for an element-wise operator, for a product, for a kernel without an operator around it; for entering
 # a compiled graph, for each of its inputs, and if it is a CUDA graph besides, and for each of its kernels
 _KINDS = "memory", "product", "launch"
