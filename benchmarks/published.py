@@ -18,14 +18,14 @@ Rows that a constant of the clock was chosen by are marked (`fitted`) and count 
   nine of the models on the RTX PRO 6000 Max-Q. None of a T4, A10, L40S or consumer's card;
 - the share of the bus: copies of Azure's A100 and H100;
 - the best copies (`best_copy_gbps` in gpus.toml);
-- the steps of recurrent layers: the LSTMs of a V100. None of its other layers, and none of another card.
+- the steps of recurrent layers: LSTMs of a V100 and layers of an RTX A6000. None of the V100's others or another card.
 
 Tables with `aside` were collected on 28 November 2026 and predicted at first contact, before anything was changed for
 them: 98 rows, off by 20.5 % in the median. Since then a data sheet got the TF32 that it lacked (RTX PRO 6000). No
 constant may be chosen by them. They have a figure of their own (`simgpu.error_bar().set_aside`) and count in no other.
 NVIDIA's trainings have the reading of images in their time, with batches of its configs.yml. Rates of NCCL are those
-that its test calls `busbw`. Of tritonbench's B200 nobody says how many watts it may take. Recurrent layers are
-DeepBench's, without the product of the input, but for one.
+that its test calls `busbw`. Of tritonbench's B200 nobody says how many watts it may take. Most recurrent layers
+are DeepBench's, without the product of the input.
 
 timm's tables do not say with which options they were made. Their parameter counts show that models were fused
 (`--reparam`) in those of torch 2.9 and not in that of 2.4; that models with group norm are half as fast as with batch

@@ -16,8 +16,7 @@ class Costs:
     `odd_share` was chosen on the 26 ms by which a step of nanoGPT on an A100 gets shorter with 50,304 tokens instead
     of 50,257 (https://pytorch.org/blog/accelerating-large-language-models/), and tried on attention over 197 tokens.
     `recurrent_ns` and `state_ns` were chosen on a V100's LSTMs and tried on its GRUs and RNNs, and on a P100 and a GTX
-    1080 Ti with an older cuDNN. That newer GPUs take half is by tables that name none: 7 to 15 µs a step with up to 256
-    hidden states (https://github.com/xwang233/code-snippet/tree/2c053c85/cudnn-rnn-bench-62143).
+    1080 Ti with an older cuDNN; that newer GPUs take a third on an RTX A6000, tried on an L40S, RTX 3090 Ti and H100s.
     `cache_share` was chosen on an A100 (scaling beside reading, page "cache_a100" of gpus.toml), and is 3 % above a
     GH200's and 12 % below an L40's. The other four shares of the GPU's own rates were chosen on one GPU's published
     measurements, rounded, and tried on others (`python -m benchmarks.published`); the rest are assumptions. With
@@ -29,7 +28,7 @@ class Costs:
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
     copy_ns: int = 10_000  # the least time that a copy over the bus takes
     recurrent_ns: int = 20_000  # the least time of a step of a recurrent layer that is a product of its own
-    state_ns: int = 20  # what each hidden state adds to that; GPUs from compute capability 8.0 on take half of both
+    state_ns: int = 20  # what each hidden state adds to that; GPUs from compute capability 8.0 on take a third
     read_ns: int = 6_000  # what a single number takes over the bus
     bus_share: float = 0.8  # share of the bus rate that a copy from or to pinned memory reaches
     pageable_share: float = 0.5  # share of the bus rate that a copy from or to pageable memory reaches
@@ -108,7 +107,7 @@ class Rates:
     def _step_ns(self, width: int) -> int:
         """Return the least time of a step of a recurrent layer with so many hidden states."""
         newer = self.gpu.compute_capability is not None and self.gpu.compute_capability >= _NEWER_STEPS
-        return (self.costs.recurrent_ns + self.costs.state_ns * width) // (1 + newer)
+        return (self.costs.recurrent_ns + self.costs.state_ns * width) // (3 if newer else 1)
 
     def _odd_ns(self, cost: Cost) -> int:
         """Return how much longer a product of tensor cores takes for rows that are no multiple of 16 bytes."""
