@@ -284,13 +284,15 @@ def test_batches_come_pinned_from_workers():
 def test_checkpoints():
     model = nn.Linear(3, 2).cuda(1)
     file = io.BytesIO()
-    torch.save({"model": model.state_dict(), "epoch": 3}, file)
+    torch.save({"model": model.state_dict(), "part": model.weight.detach()[1:]}, file)
     places = {"as it was": (None, "cuda:1"), "first": ("cuda:0", "cuda:0"), "cpu": ("cpu", "cpu")}
     places |= {"device": (torch.device("cuda"), "cuda:0"), "rule": (lambda storage, where: storage, "cpu")}
     places |= {"table": ({"cuda:1": "cuda:0"}, "cuda:0")}
     for where, expected in places.values():
         file.seek(0)
-        weight = torch.load(file, map_location=where)["model"]["weight"]
+        loaded = torch.load(file, map_location=where)
+        weight = loaded["model"]["weight"]
+        assert loaded["part"].data_ptr() == weight.data_ptr() + 12
         assert str(weight.device) == expected and torch.equal(weight.cpu(), model.weight.cpu())
         storage = weight.untyped_storage()
         assert (storage.device, storage.is_cuda) == (weight.device, expected != "cpu")

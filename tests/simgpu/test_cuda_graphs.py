@@ -66,20 +66,6 @@ def test_a_whole_step_of_training_in_a_graph_equals_eager():
         torch.testing.assert_close(mine, its, rtol=0, atol=0)
 
 
-def test_random_numbers_in_a_graph_are_new_ones_at_each_replay():
-    torch.manual_seed(4)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        x = torch.rand(3, device="cuda")
-    torch.manual_seed(4)
-    seen = []
-    for _ in range(2):
-        graph.replay()
-        seen.append(x.cpu())
-    torch.manual_seed(4)
-    assert torch.equal(seen[0], torch.rand(3)) and torch.equal(seen[1], torch.rand(3))
-
-
 @pytest.mark.parametrize(
     "wait", [lambda x: x.sum().item(), lambda x: x.cpu(), lambda x: x.nonzero(), torch.cuda.synchronize]
 )
@@ -267,3 +253,47 @@ def test_a_graph_whose_inputs_are_gone_computes_with_the_old_ones_and_says_so(lo
         graph.replay()
     assert y.tolist() == [2.0] * 6
     assert not asked or explain(seen.value).name == "inputs of a captured graph"
+
+
+def test_memory_of_a_graph_is_that_of_its_pool_and_inputs_that_are_freed_count_no_longer():
+    def mib():
+        torch.cuda.empty_cache()
+        return torch.cuda.memory_allocated() >> 20, torch.cuda.memory_reserved() >> 20
+
+    simgpu.configure(allocator="caching")
+    x, graph = torch.ones(2**22, device="cuda"), torch.cuda.CUDAGraph()
+    torch.cuda.reset_peak_memory_stats()
+    with torch.cuda.graph(graph):
+        y = x
+        for _ in range(20):
+            y = y * 2
+    assert mib() == (32, 50) and torch.cuda.max_memory_allocated() >> 20 == 48  # 2 MiB: seed and offset
+    del x
+    assert mib() == (16, 34)
+    graph.reset()
+    assert mib() == (16, 16) and y.shape == (2**22,)
+
+
+def test_a_checkpoint_in_a_graph_draws_the_same_numbers_again_and_a_new_seed_is_refused():
+    def gradient():
+        x = torch.ones(1, device="cuda", requires_grad=True)
+        draw = partial(torch.utils.checkpoint.checkpoint, lambda x: x * torch.rand_like(x), use_reentrant=False)
+        y, z = draw(x), torch.rand(1, device="cuda")
+        return y.detach(), z, *torch.autograd.grad(y + z, x), torch.rand(1, device="cuda")
+
+    graph, capture = torch.cuda.CUDAGraph(), torch.cuda.graph
+    with capture(graph):
+        captured = gradient()
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        graph.replay()
+        seen = [one.item() for one in captured]
+        torch.manual_seed(seed)
+        assert seen == [one.item() for one in gradient()] and seen[0] == seen[2] and len(set(seen)) == 3
+    with pytest.raises(RuntimeError, match="only if new seed is the same"), capture(torch.cuda.CUDAGraph()):
+        torch.cuda.manual_seed(3)
+    with pytest.warns(match="The CUDA Graph is empty"), capture(torch.cuda.CUDAGraph()):
+        torch.cuda.manual_seed(2)
+    for words, ask in (("already owns", lambda: capture(graph).__enter__()), ("keep_graph=true", graph.instantiate)):
+        with pytest.raises(RuntimeError, match=words):
+            ask()

@@ -10,19 +10,6 @@ from torch import nn
 import simgpu
 from tests.simgpu.simulated import consistent, on_sim, outcome, read_calls
 
-MADE = read_calls("made", globals(), "d")
-del MADE["kaiser_window"]  # CUDA's face alone takes it by way of the CPU
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_a_factory_makes_the_cpus_values_on_the_device(name):
-    torch.manual_seed(3)
-    expected = MADE[name]("cpu")
-    torch.manual_seed(3)
-    got = consistent(MADE[name]("sim:1"))
-    assert got.device == torch.device("sim:1")
-    assert torch.equal(got.cpu(), expected)
-
 
 def test_placement_is_said_as_cuda_says_it():
     x = on_sim(2, 3)
@@ -43,42 +30,6 @@ def test_to_returns_the_same_tensor_where_nothing_changes():
     for changed in (x.to("sim:1"), x.to("sim:0", copy=True), x.to(torch.float16), x.to("cpu"), x.clone()):
         assert changed is not x
     assert consistent(x.to("sim:1", torch.float16)).device == torch.device("sim:1")
-
-
-def test_the_current_device_is_where_sim_without_index_means():
-    torch.sim.set_device(1)
-    for made in (torch.ones(2, device="sim"), torch.tensor([1], device="sim"), torch.ones(2).to("sim")):
-        assert made.device.index == 1
-    torch.sim.set_device(0)
-    with torch.sim.device(1):
-        assert torch.sim.current_device() == 1
-        assert torch.zeros(1, device="sim").device.index == 1
-    assert torch.sim.current_device() == 0
-    with pytest.raises(torch.AcceleratorError, match="invalid device ordinal"):
-        torch.sim.set_device(2)
-
-
-def test_default_device_and_device_context():
-    with torch.device("sim:1"):
-        assert torch.ones(2).device == nn.Linear(2, 2).weight.device == torch.device("sim:1")
-    torch.set_default_device("sim:1")
-    assert torch.ones(2).device == torch.tensor([1.0]).device == nn.Linear(2, 2).bias.device == torch.device("sim:1")
-    torch.set_default_device(None)
-    assert torch.ones(2).device == torch.device("cpu")
-
-
-MIXED = read_calls("mixed", globals())
-
-
-@pytest.mark.parametrize("name", MIXED)
-def test_two_devices_in_one_operation(name):
-    with pytest.raises(RuntimeError, match=r"Expected all tensors to be on the same device, but .*sim:0"):
-        MIXED[name]()
-
-
-def test_an_index_on_another_device_than_what_it_picks_from():
-    with pytest.raises(RuntimeError, match=r"indices should be either on cpu or on the same device .* \(cpu\)"):
-        torch.ones(3)[torch.tensor([0, 1], device="sim")]
 
 
 ERRORS = read_calls("errors_of_sim", globals())

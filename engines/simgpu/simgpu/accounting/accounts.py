@@ -2,7 +2,7 @@
 
 import threading
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +14,13 @@ from simgpu.ground import device_kind
 
 class _StorageRef(weakref.ref):
     __slots__ = ("gpu", "key", "nbytes", "stream")
+
+
+class Held(dict[int, list[torch.Tensor]]):
+    """Tensors of a captured graph, by storage. They keep its values, and count for no GPU."""
+
+    __hash__ = object.__hash__  # pyright: ignore[reportAssignmentType]
+    seeds: Any = None  # what its generators have in the GPU's memory
 
 
 class Gpu:
@@ -91,7 +98,8 @@ class Accounts:
         # Storages that died. What a weak reference calls must not be Python code: Ctrl-C inside would be lost.
         self.dead: deque[_StorageRef] = deque()
         self._on_free = self.dead.append
-        self.gpus = [Gpu(index, capacity_bytes, self.bury) for index in range(gpus)]
+        self.holders: weakref.WeakSet[Held] = weakref.WeakSet()
+        self.gpus = [Gpu(index, capacity_bytes, self.settle) for index in range(gpus)]
         self.stream: Callable[[int], int] = lambda index: 0  # the current one of a GPU
 
     def restart(self) -> None:
@@ -153,6 +161,17 @@ class Accounts:
                 gpu.peak_bytes = total
         if self.watcher is not None:
             self.watcher.charged(ref)
+
+    def settle(self) -> None:
+        """Take the bytes off of storages that died, and of those that nothing but captured graphs still holds."""
+        if self.holders:
+            held = Counter[int]()
+            for holder in list(self.holders):
+                held.update({key: len(tensors) for key, tensors in holder.items() if key in self.live})
+            uses = torch._C._storage_Use_Count
+            self.dead += [self.live[key] for key, count in held.items() if uses(key) <= count + 1]  # one is Python's
+        if self.dead:
+            self.bury()
 
     def bury(self) -> None:
         """Take the bytes of dead storages off. Python looks for Ctrl-C between calls only, so that each step is whole

@@ -7,7 +7,7 @@ error, expandable segments, `max_split_size_mb`, `roundup_power2_divisions`, `ga
 are those of PyTorch itself: `PYTORCH_ALLOC_CONF`, or `torch._C._accelerator_setAllocatorSettings` at run time.
 
 Left out, so that a real GPU reserves more: libraries (cuBLAS workspaces), what kernels
-allocate while they run, pools of CUDA graphs, other processes. More lenient: memory that another stream still uses is
+allocate while they run, other processes. More lenient: memory that another stream still uses is
 reused after a missing `record_stream`, as on CUDA, yet here it does no harm.
 """
 
@@ -16,13 +16,15 @@ import math
 import pathlib
 import re
 import sys
+import weakref
 from bisect import bisect_left, insort
 from collections import defaultdict, deque
+from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 
-from simgpu.accounting.accounts import ADVICE, Accounts, Gpu, out_of_memory_of_mps, size_text
+from simgpu.accounting.accounts import ADVICE, Accounts, Gpu, Held, out_of_memory_of_mps, size_text
 from simgpu.clock.clock import Clock
 from simgpu.ground import device_kind
 
@@ -117,11 +119,18 @@ class Expandable(NamedTuple):
 class Pool:
     """Cached blocks of one kind of size, and the addresses that have no memory yet."""
 
-    def __init__(self, small: bool) -> None:
-        self.small, self.name = small, "small_pool" if small else "large_pool"
+    def __init__(self, small: bool, graphs: tuple[int, int] = (0, 0)) -> None:
+        self.small, self.name, self.graphs = small, "small_pool" if small else "large_pool", graphs
         self.free: list[MemoryBlock] = []  # by stream, size, address
         self.unmapped: list[MemoryBlock] = []  # by stream, address
         self.searches = 0
+
+
+class Private(NamedTuple):
+    """Pools of captured graphs, and those that use them."""
+
+    pools: dict[bool, Pool]
+    graphs: weakref.WeakSet[Held]
 
 
 class MemoryBlock:
@@ -179,6 +188,7 @@ class Allocator:
     def __init__(self, clock: Clock, gpu: Gpu) -> None:
         self.clock, self.gpu = clock, gpu
         self.pools = {small: Pool(small) for small in (False, True)}
+        self.private: dict[tuple[int, int], Private] = {}  # memory of captured graphs, by the name of their pool
         self.blocks: dict[int, MemoryBlock] = {}  # by the id of the reference to a storage
         self.in_use: dict[MemoryBlock, None] = {}
         self.waiting: list[tuple[int, MemoryBlock]] = []  # freed, but until this time another stream uses them
@@ -248,7 +258,10 @@ class Allocator:
             self._take_back(self.clock.host_ns)
             size = rounded(nbytes, settings.divisions)
             segment = -(-size // _ROUND_LARGE) * _ROUND_LARGE if size >= _MIN_LARGE else settings.large_segment
-            pool, stream = self.pools[size <= _SMALL], self.clock.streams[self.gpu.index]
+            capture, stream = self.clock.capture, self.clock.streams[self.gpu.index]
+            captured = capture is not None and (self.gpu.index, stream) in capture.known
+            private = self.private.get(capture.pool) if capture is not None and captured else None
+            pool = (self.pools if private is None else private.pools)[size <= _SMALL]
             request = Request(size, _SMALL_SEGMENT if pool.small else segment, pool, stream, settings)
             collects = self.fraction is not None and settings.threshold > 0
             pool.searches += collects
@@ -259,7 +272,7 @@ class Allocator:
                 block = self._reserve(request)
             if block is None and self._release_oversize(request):
                 block = self._reserve(request)
-            if block is None:
+            if block is None and capture is None:
                 self._release_cached()
                 self._events["num_alloc_retries"] += 1
                 block = self._reserve(request)
@@ -445,6 +458,15 @@ class Allocator:
                 inactive_split_bytes=(block.size if block.split else 0) - sum(joined),
             )
 
+    def use(self, name: tuple[int, int], graph: Held) -> None:
+        """Give a graph memory of the pool of this name; what is free there is released once its graphs are gone."""
+        pools = {small: Pool(small, name) for small in (False, True)}
+        self.private.setdefault(name, Private(pools, weakref.WeakSet())).graphs.add(graph)
+
+    def _all_pools(self, which: Callable[[Private], bool] = lambda private: True) -> list[Pool]:
+        chosen = [private.pools for private in self.private.values() if which(private)]
+        return [pool for pools in (self.pools, *chosen) for pool in pools.values()]
+
     def empty_cache(self) -> None:
         """Release unused memory to the driver: whole segments, and whole pages of expandable ones."""
         with self.clock.lock:
@@ -455,7 +477,7 @@ class Allocator:
         if self.waiting:
             self.clock.wait_until(max(when_ns for when_ns, _ in self.waiting), "wait for other streams")
             self._take_back(math.inf)
-        for pool in self.pools.values():
+        for pool in self._all_pools(lambda private: not private.graphs):
             blocks = list(pool.free)
             for block in blocks:
                 if block.segment is None and not block.split:
@@ -616,7 +638,7 @@ class Allocator:
         """Return the segments and their blocks, by address, as `torch.cuda.memory_snapshot` gives them."""
         segments = []
         with self.clock.lock:
-            blocks = [*self.in_use, *self.pools[True].free, *self.pools[False].free]
+            blocks = [*self.in_use, *(block for pool in self._all_pools() for block in pool.free)]
             for block in sorted(blocks, key=lambda one: one.address):
                 if block.prev is None or not block.prev.mapped:
                     segments.append(self._segment(block))
@@ -626,7 +648,8 @@ class Allocator:
         segment: dict[str, Any] = {
             "device": self.gpu.index, "address": block.address, "total_size": 0, "allocated_size": 0, "active_size": 0,
             "requested_size": 0, "stream": block.stream, "segment_type": "small" if block.pool.small else "large",
-            "segment_pool_id": (0, 0), "is_expandable": block.segment is not None, "frames": [], "blocks": [],
+            "segment_pool_id": block.pool.graphs, "is_expandable": block.segment is not None, "frames": [],
+            "blocks": [],
         }  # fmt: skip
         part: MemoryBlock | None = block
         while part is not None and part.mapped:

@@ -33,6 +33,10 @@ _defaults: "weakref.WeakValueDictionary[int, DefaultGenerator]" = weakref.WeakVa
 _SEED_BYTES, _HEAD_BYTES = 8, 16  # of CUDA's states
 _STEP, _BLOCK = 4, 256  # of an offset; threads
 _MOST_NOTED = 64
+_SAME_SEED = (
+    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
+    "original seed."
+)
 _OWN = -1  # in place of an offset: numbers that are not the CPU's
 
 
@@ -78,6 +82,10 @@ class SimGenerator(_Plain):
         return self
 
     def manual_seed(self, seed: int) -> "SimGenerator":
+        if state.world.clock.capture is not None and device_kind.kind == "cuda":
+            if seed != self.initial_seed():
+                raise RuntimeError(_SAME_SEED)
+            return self
         if device_kind.current.has_own_numbers:
             _Plain.set_state(self._source, _state_at(seed, _OWN))
         else:

@@ -209,7 +209,7 @@ class _SimStorage(torch.UntypedStorage):
 
 def _device_of_storage(storage: torch.UntypedStorage) -> torch.device:
     """Return the simulated GPU to which the account has the storage, or the device that C++ knows."""
-    state.world.memory.bury()
+    state.world.memory.settle()
     ref = state.world.memory.live.get(storage._cdata)
     return TORCH._C.StorageBase.device.__get__(storage) if ref is None else state.world.devices[ref.gpu.index]
 

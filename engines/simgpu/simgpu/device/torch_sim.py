@@ -216,7 +216,7 @@ def _max_memory_reserved(device: Device = None) -> int:
 
 
 def _empty_cache() -> None:
-    state.world.memory.bury()
+    state.world.memory.settle()
     if state.world.clock.capture is not None:
         raise RuntimeError("captures_underway.empty() INTERNAL ASSERT FAILED, please report a bug to PyTorch.")
     for cache in _caches():
@@ -250,7 +250,7 @@ def _record_history(
 
 
 def _memory_snapshot() -> list[dict[str, Any]]:
-    state.world.memory.bury()
+    state.world.memory.settle()
     _cache()
     return [segment for cache in _caches() for segment in cache.segments()]
 
@@ -287,7 +287,7 @@ def _mem_get_info(device: Device = None) -> tuple[int, int]:
 def _memory_stats(device: Device = None) -> dict[str, int]:
     gpu = _gpu(device)
     if gpu.cache is not None:
-        state.world.memory.bury()
+        state.world.memory.settle()
         return gpu.cache.memory_stats()
     return {
         "allocated_bytes.all.current": gpu.allocated_bytes,

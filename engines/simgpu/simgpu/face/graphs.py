@@ -8,15 +8,17 @@ here it stays as it was where the program has freed it, and `replay` says so.
 
 import gc
 import itertools
+import sys
 import threading
 import warnings
+import weakref
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from simgpu.accounting.accounts import Held
 from simgpu.clock.capture import OF_DEFAULT_STREAM, Capture, Captured
 from simgpu.device import state
 from simgpu.device.tensor import CPU, SimTensor, values_of
@@ -31,6 +33,10 @@ _DEFAULT_STREAM = (
     "CUDA graphs must be captured on a non-default stream. (However, after capture, it's ok to replay them on the "
     "default stream.)"
 )
+_OWNS = "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+_EMPTY = (  # CUDAGraph::capture_end
+    "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
+)
 # _CUDAGraphInputLivenessTracker in torch/utils/_cuda_debug.py, which asks only where `check_input_liveness` is given
 _DEAD = "CUDA graph replay detected {} dead tensor(s)."
 _FREED = (
@@ -38,24 +44,31 @@ _FREED = (
     "giving their name to another tensor. It reads what they held; on a GPU that memory may hold anything by now. "
     "Keep the captured tensors, and write new values into them: x.copy_(new)."
 )
+_SETTLED_AT_ONCE = 32  # storages of a capture between two looks at which of them the program has freed
 _numbers = itertools.count(1)
-_Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor]]  # the last: what of its results is new
+# results that are new; and the call whose end left random numbers as they are before this one, None where it draws none
+_Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor], int | None]
 
 
 class _Recorder(composite.Mode):
-    """Remembers each operator that runs, on the CPU tensors that hold the values."""
+    """Remembers each operator that runs, on CPU tensors of its own that share the values."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: Held) -> None:
         super().__init__()
         self.calls: list[_Call] = []
         self.before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by storage: all of it, and what stood there
-        self.new: dict[int, torch.UntypedStorage] = {}  # storages made meanwhile; kept, so that no address comes again
+        self.held, self.new, self.outside, self._unsettled = held, set[int](), set[int](), 0  # storages
+        self._drawn = {_numbers_there(): -1}  # by the state of the random numbers: after which call it was there
 
     def __torch_dispatch__(
         self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        inner = tree_map(_values, (args, kwargs))
+        self._unsettled += _SETTLED_AT_ONCE
+        if self._unsettled >= len(self.held):
+            self._unsettled = 0
+            state.world.memory.settle()
+        inner = tree_map(self._own, (args, kwargs))
         written = [a.alias_info is not None and a.alias_info.is_write for a in func._schema.arguments]
         for given, is_written in zip(args, written, strict=False):
             for tensor in tree_leaves(_values(given)) if is_written else ():
@@ -63,27 +76,50 @@ class _Recorder(composite.Mode):
         for tensor in tree_leaves(_values(kwargs.get("out"))):
             self._keep(tensor)
         known = {leaf.untyped_storage()._cdata for leaf in tree_leaves(inner) if isinstance(leaf, torch.Tensor)}
+        draws = torch.Tag.nondeterministic_seeded in func.tags
+        drawn = self._drawn.get(_numbers_there(), len(self.calls) - 1) if draws else None
         result = func(*args, **kwargs)
         outputs = [_values(one) for one in tree_leaves(result) if isinstance(one, SimTensor)]
         new = [one for one in outputs if one.untyped_storage()._cdata not in known]
-        self.new |= {one.untyped_storage()._cdata: one.untyped_storage() for one in new}
+        self.new |= {one.untyped_storage()._cdata for one in new}
+        new = [self._own(one) for one in new]
         on_gpu = any(isinstance(leaf, SimTensor) for leaf in tree_leaves((args, kwargs, result)))
         if on_gpu and (any(written) or (new and not row_of(func).memory_only)):
-            self.calls.append((func, *inner, new))
+            self.calls.append((func, *inner, new, drawn))
+            if draws:
+                self._drawn.setdefault(_numbers_there(), len(self.calls) - 1)
         return result
+
+    def _own(self, value: Any) -> Any:
+        """Return a tensor of the graph's own for one of the program's, which may free it."""
+        value = _values(value)
+        if not isinstance(value, torch.Tensor):
+            return value
+        return self._hold(value.detach())
+
+    def _hold(self, own: torch.Tensor) -> torch.Tensor:
+        key = own.untyped_storage()._cdata
+        if key not in self.held and key not in self.new and key in state.world.memory.live:
+            self.outside.add(key)
+        self.held.setdefault(key, []).append(own)
+        return own
 
     def _keep(self, tensor: Any) -> None:
         if not isinstance(tensor, torch.Tensor):
             return
         storage = tensor.untyped_storage()
         if storage._cdata not in self.new and storage._cdata not in self.before:
-            whole = torch.empty(0, dtype=torch.uint8).set_(storage)
+            whole = self._hold(torch.empty(0, dtype=torch.uint8).set_(storage))
             self.before[storage._cdata] = whole, whole.clone()
 
     def put_back(self) -> None:
         for whole, values in self.before.values():
             whole.copy_(values)
         self.before.clear()
+
+
+def _numbers_there() -> bytes:
+    return torch.get_rng_state().numpy().tobytes()
 
 
 def _values(value: Any) -> Any:
@@ -103,9 +139,10 @@ class Graph:
         self._calls: list[_Call] = []
         self._work: list[Captured] | None = None
         self._generators: set[int] = set()
-        self._outside: dict[int, list[torch.Tensor]] = {}  # by storage from before the capture: the graph's own tensors
-        self._is_checked = False
-        self._pool: tuple[int, int] = (0, next(_numbers))
+        self._held = Held()
+        self._outside: set[int] = set()  # storages from before the capture
+        self._is_checked, self._keeps = False, keep_graph
+        self._pool: tuple[int, int] = (next(_numbers), 0)
 
     def capture_begin(
         self,
@@ -118,20 +155,29 @@ class Graph:
         Raises RuntimeError during another capture, and on the default stream.
         """
         clock, index = state.world.clock, state.world.current
+        if self._work is not None:
+            raise RuntimeError(_OWNS)
         with state.world.lock:
             if clock.capture is not None:
                 raise RuntimeError("a graph is being captured already: end that capture first")
             if clock.streams[index] == 0 and device_kind.kind == "cuda":
                 raise RuntimeError(_DEFAULT_STREAM)
+            self._index, self._random = index, torch.get_rng_state()
+            if device_kind.kind == "cuda":
+                _mark_nodes_of_default_stream()
+                keys = [(one, index) for one in (0, *self._generators)]
+                self._held.seeds = [_seeds.get(key) or _seeds.setdefault(key, _Seed(index)) for key in keys]
+            self._pool = self._pool if pool is None else pool
+            memory = state.world.memory
+            memory.holders.add(self._held)
+            if memory.gpus[index].cache is not None:
+                memory.gpus[index].cache.use(self._pool, self._held)
             clock.capture = Capture((index, clock.streams[index]))
             clock.capture.generators |= self._generators
-        if device_kind.kind == "cuda":
-            _mark_nodes_of_default_stream()
-        self._pool = self._pool if pool is None else pool
+            clock.capture.pool = self._pool
         self._is_checked = check_input_liveness
-        self._index, self._random = index, torch.get_rng_state()
         self._races, state.world.clock.races = state.world.clock.races, None  # what is captured does not run
-        self._recorder = _Recorder()
+        self._recorder = _Recorder(self._held)
         self._recorder.__enter__()
         _capturing.yes = True
 
@@ -149,46 +195,34 @@ class Graph:
         self._recorder.put_back()
         torch.set_rng_state(self._random)
         state.world.clock.capture = None
-        inside, self._outside = self._recorder.new, {}
-        self._work = capture.work
-        self._calls = [
-            (function, *tree_map(partial(self._own, inside), (args, kwargs)), new)
-            for function, args, kwargs, new in self._recorder.calls
-        ]
+        self._work, self._calls, self._outside = capture.work, self._recorder.calls, self._recorder.outside
         self._recorder = None
         try:
             capture.end()
         except RuntimeError:
             self.reset()
             raise
-
-    def _own(self, inside: dict[int, torch.UntypedStorage], value: Any) -> Any:
-        """Return a tensor of the graph's own for one from before the capture, so that it can tell when that is gone."""
-        if not isinstance(value, torch.Tensor) or value.untyped_storage()._cdata in inside:
-            return value
-        with torch.no_grad():
-            own = value.detach()
-        self._outside.setdefault(own.untyped_storage()._cdata, []).append(own)
-        return own
+        if not capture.work and sys.exc_info()[0] is None:
+            warnings.warn(_EMPTY, stacklevel=2)
 
     def _tell_freed(self) -> None:
         """Raise, or warn once, where the program has freed what the graph uses."""
-        live, freed = state.world.memory.live, 0
-        for own in self._outside.values():
-            storage = own[0].untyped_storage()  # which counts, too
-            freed += storage._cdata in live and torch._C._storage_Use_Count(storage._cdata) <= len(own) + 1
+        state.world.memory.settle()
+        freed = len(self._outside - state.world.memory.live.keys())
         if freed and self._is_checked:
             raise RuntimeError(_DEAD.format(freed))
         if freed:
             warnings.warn(_FREED.format(freed), stacklevel=3)
-            self._outside = {}
+            self._outside = set()
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Register a generator, other than the GPU's own, for draws in this graph."""
         self._generators.add(generator._cdata)  # pyright: ignore[reportAttributeAccessIssue]
 
     def instantiate(self) -> None:
-        """Do nothing: a simulated graph is ready once it is captured."""
+        """Do nothing: a simulated graph is ready once it is captured. Raises RuntimeError unless it is kept."""
+        if not self._keeps:
+            raise RuntimeError("instantiate() is intended to be called by the user only when keep_graph=true")
 
     def replay(self) -> None:
         """Repeat the captured work on the same memory."""
@@ -197,8 +231,14 @@ class Graph:
             raise RuntimeError(f"Called {name}::replay without a preceding successful capture.")
         self._tell_freed()
         with torch.no_grad(), torch.autocast("cpu", enabled=False):
-            for function, args, kwargs, outputs in self._calls:
+            wanted = {call[-1] for call in self._calls}  # a checkpoint goes back to the numbers of an earlier call
+            states = {-1: torch.get_rng_state()}
+            for number, (function, args, kwargs, outputs, drawn) in enumerate(self._calls):
+                if drawn is not None:
+                    torch.set_rng_state(states[drawn])
                 result = function(*args, **kwargs)
+                if number in wanted:
+                    states[number] = torch.get_rng_state()
                 if outputs:
                     fresh = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
                     for target, tensor in zip(outputs, fresh[-len(outputs) :], strict=True):
@@ -207,11 +247,23 @@ class Graph:
 
     def reset(self) -> None:
         """Drop the captured work and release its memory."""
-        self._calls, self._work, self._outside = [], None, {}
+        self._calls, self._work, self._outside, self._held = [], None, set(), Held()
 
     def pool(self) -> tuple[int, int]:
         """Return the name of the graph's memory, for `capture_begin` of another one."""
         return self._pool
+
+
+class _Seed:
+    """Seed and offset of one generator in the GPU's memory, which its graphs read (`CUDAGeneratorState`)."""
+
+    def __init__(self, index: int) -> None:
+        self._both = torch.UntypedStorage(8), torch.UntypedStorage(8)
+        for one in self._both:
+            state.world.memory.own_storage(one, index)
+
+
+_seeds: weakref.WeakValueDictionary[tuple[int, int], _Seed] = weakref.WeakValueDictionary()
 
 
 class _Capturing(threading.local):
@@ -228,8 +280,10 @@ def is_capturing() -> bool:
 
 def _mark_nodes_of_default_stream() -> None:
     """Mark the nodes of autograd that work done on the default stream keeps alive: a capture may not run them."""
-    live = state.world.memory.live
-    made = [one for one in gc.get_objects() if issubclass(type(one), SimTensor) and graph_of(one) is not None]
+    live, kinds = state.world.memory.live, {SimTensor}
+    while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
+        kinds |= more
+    made = [one for one in gc.get_objects() if type(one) in kinds and graph_of(one) is not None]
     own = [one for one in made if one.layout is torch.strided and not one._is_view()]  # memory of a view may be older
     known = [(one, live.get(one.untyped_storage()._cdata)) for one in own]
     for node in graph_nodes(graph_of(one) for one, ref in known if ref is not None and ref.stream == 0):

@@ -15,7 +15,7 @@ def nested(index: int) -> dict[str, Any]:
     With exact accounts nothing is rounded, cached or split: what is allocated is active and reserved, all in one pool.
     """
     gpu = state.world.memory.gpus[index]
-    state.world.memory.bury()
+    state.world.memory.settle()
     flat = _exact(gpu) if gpu.cache is None else gpu.cache.memory_stats()
     tree: dict[str, Any] = {}
     for name, value in flat.items():
@@ -30,7 +30,7 @@ def nested(index: int) -> dict[str, Any]:
 def reset_sums(index: int) -> None:
     """Reset the accumulated sums, as `torch.cuda.reset_accumulated_memory_stats` does."""
     gpu = state.world.memory.gpus[index]
-    state.world.memory.bury()
+    state.world.memory.settle()
     if gpu.cache is not None:
         gpu.cache.reset(peaks=False)
     gpu.allocations, gpu.sum_bytes = 0, 0
