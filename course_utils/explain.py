@@ -13,6 +13,7 @@ import re
 import sys
 import textwrap
 import tomllib
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -182,10 +183,9 @@ def names() -> tuple[str, ...]:
 
 def _fill(text: str, parts: dict[str, str]) -> str:
     """Put the parts of the message into `text`, or into what stands behind a bar of it, where one is missing."""
-    for form in text.split(" | "):
-        if parts.keys() >= set(re.findall(r"\{(\w+)", form)):
-            return form.format(**parts)
-    raise ValueError(f"no form of {text!r} can be filled from {parts}")
+    forms = text.split(" | ")
+    filled = next((form for form in forms if parts.keys() >= set(re.findall(r"\{(\w+)", form))), forms[-1])
+    return filled.format_map(defaultdict(lambda: "something", parts))
 
 
 _DEVICE = r"(?:cpu|cuda|sim|mps|xpu|meta)(?::\d+)?"
