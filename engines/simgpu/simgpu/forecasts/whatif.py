@@ -12,7 +12,9 @@ from typing import TypeGuard
 import torch
 
 from simgpu.clock.clock import Captured
-from simgpu.clock.events import GRADIENTS, OPTIMIZER, SMALL_BYTES, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
+from simgpu.clock.events import (
+    GRADIENTS, LOADING, OPTIMIZER, SMALL_BYTES, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait, Work,
+)  # fmt: skip
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.player import play
 from simgpu.device.timelines import Timeline
@@ -184,8 +186,8 @@ def priced(given: str | gpus.GPU, argument: str = "gpu") -> gpus.GPU:
 
 _OTHER = "the same kernels at the rates of the other data sheet, and the same host"
 _BATCH = (
-    "operations and bytes of forward and backward passes, copies and activations grow with the batch; weights, "
-    "gradients, optimizer and launches do not"
+    "operations and bytes of forward and backward passes, copies, activations and the loading of data grow with the "
+    "batch; weights, gradients, optimizer, launches and data that lay on the GPU before do not"
 )
 _AMP = (
     "products compute in 16 bits with half the bytes, weights are cast once a step, and what grows with the batch "
@@ -230,6 +232,8 @@ def _scaled(event: Event, factor: float) -> Event:
             return replace(event, work=tuple(work))
         case Copy() if event.nbytes > SMALL_BYTES:
             return replace(event, nbytes=math.ceil(event.nbytes * factor))
+        case Work() if event.name == LOADING:
+            return replace(event, length_ns=math.ceil(event.length_ns * factor))
         case _:
             return event
 

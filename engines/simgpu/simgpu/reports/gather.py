@@ -46,7 +46,9 @@ def gather(session: Recording) -> Report:
     world, run, held = session.world, session.run, session.holdings
     gpu = max(range(len(world.memory.gpus)), key=lambda index: held.peaks[index])
     at_peak = held.at_peak(gpu)
-    owners = {owner: sum(one.nbytes for one in at_peak if one.owner == owner) for owner in OWNERS}
+    owners = dict.fromkeys(OWNERS, 0)
+    for one in at_peak:
+        owners["others" if one.is_data else one.owner] += one.nbytes
     recorded = [event for event in session.log.events if not (run.steps > 1 and _is_beginning(event))]
     usual, odd, once_at = _usual(recorded)
     events, first, last = _window(usual)

@@ -33,6 +33,7 @@ class Held:
     born: int  # the number of the change of memory that made it
     owner: str
     call: int  # how many calls of models had ended by then
+    last: int = -1  # the step in which it went
 
     def turn(self, by_step: bool) -> int:
         """Return the step that made it, or the call of a model."""
@@ -41,7 +42,12 @@ class Held:
     @property
     def grows_with_batch(self) -> bool:
         """Whether a larger batch makes it larger: what forward and backward passes make and nobody keeps."""
-        return self.owner in MADE and self.phase != OPTIMIZER
+        return self.owner in MADE and self.phase != OPTIMIZER and not self.is_data
+
+    @property
+    def is_data(self) -> bool:
+        """Whether it was made before any model ran and stays for steps, as a dataset that is on the GPU."""
+        return self.owner in MADE and self.step == self.call == 0 and self.last > 1
 
 
 @dataclass(frozen=True)
@@ -88,6 +94,7 @@ class Holdings:
         if held is None:
             return
         self._now[held.gpu] -= held.nbytes
+        held.last = self.step
         if held.born <= self._peak_at[held.gpu]:
             self._ghosts.append(held)
 
@@ -156,6 +163,8 @@ class Holdings:
     def at_peak(self, gpu: int) -> list[Held]:
         """Return what was alive at the peak of a GPU; the bytes add up to it."""
         alive = [held for held in self._live.values() if held.gpu == gpu and held.born <= self._peak_at[gpu]]
+        for held in alive:
+            held.last = self.step
         return alive + [held for held in self._ghosts if held.gpu == gpu]
 
     def grown(self, since: int, gpu: int = 0) -> list[Held]:

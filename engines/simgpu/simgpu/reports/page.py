@@ -103,7 +103,7 @@ def _host(report: Values) -> str:
     if not rows:
         return ""
     table = _table("What a step takes the host", ("part", "time", "of a step"), rows, numbers=(1, 2))
-    return table + _paragraphs([f"{words.host_sentence(report)}."])
+    return table + _paragraphs([words.host_sentence(report)])
 
 
 def _rows(rows: Sequence[Row], caption: str) -> str:

@@ -35,8 +35,8 @@ class Reads:
 
     def on_called(self, event: events.Called) -> None:
         last = event.last
-        again = last is not None and last.model is event.call.model and (last.recorded or last.batch == 1)
-        if again and self._answers:
+        again = last is not None and last.model is event.call.model and not last.used
+        if again and (last.recorded or last.batch == 1) and self._answers:
             self._deciding |= self.lines | self._answers
         self._forget()
 

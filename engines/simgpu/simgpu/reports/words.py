@@ -125,7 +125,7 @@ def _ended(failure: Error) -> str:
     said = f"{failure.kind}: {failure.text} {failure.source}"
     instead = next((cure for words, cure in _INSTEAD.items() if re.search(words, said)), "")
     failed = f"{what} failed at {failure.where}: {failure.kind}: {failure.text}"
-    return f"{failed.removesuffix('.')}. {instead}".strip()  # one full stop, whatever the message has
+    return f"{failed}{'.' * (failed[-1] not in '.!?')} {instead}".strip()
 
 
 def finished_a_step(report: Values) -> bool:
@@ -276,10 +276,10 @@ def host_sentence(report: Values) -> str:
     times = {name: report.what_if(**setting).step_time for name, setting in reliefs.items()}
     best = min(times, key=times.__getitem__)
     if times[best] > 0.95 * report.step_time:
-        return f"{said}. Nothing that takes work from the host makes a step 5 % shorter"
+        return f"{said}. Nothing that takes work from the host makes a step 5 % shorter."
     double = report.what_if(batch=2).step_time / 2
     more = f"; at twice the batch, as many samples take {seconds_text(double)}" if double < report.step_time else ""
-    return f"{said}. With {best} a step would take {seconds_text(times[best])}{more}"
+    return f"{said}. With {best} a step would take {seconds_text(times[best])}{more}."
 
 
 def count_text(count: float) -> str:

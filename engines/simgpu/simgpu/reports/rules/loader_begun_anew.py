@@ -10,7 +10,7 @@ from simgpu.reports.rule import Rule
 
 class LoaderBegunAnew(Rule, about="time", often="each step"):
     text = (
-        "This begins the loader anew for each batch: it shuffles all samples, starts its workers, and most samples may "
+        "This begins the loader anew for each batch: its sampler and any workers start again, and most samples may "
         "never come. Write `for batch in loader:`, or keep one iterator until it ends."
     )
     cure = "`for batch in loader:`, or one iterator that is kept"

@@ -13,7 +13,7 @@ from simgpu.reports.rule import Rule
 
 class LoaderBuiltAnew(Rule, about="time"):
     text = (
-        "This builds the DataLoader anew again and again, and starts its workers each time. Build it once, before the "
+        "This builds the DataLoader anew again and again, and any workers start each time. Build it once, before the "
         "loop."
     )
     cure = "build it once, before the loop"
