@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 import simgpu
 from simgpu.clock.lines import Error
@@ -227,6 +228,37 @@ def test_a_larger_batch_takes_what_a_run_with_it_takes():
         measured = session.report()
     assert doubled.step_time == pytest.approx(measured.step_time, rel=0.15)
     assert doubled.peak == pytest.approx(measured.peak, rel=0.05)
+
+
+def test_a_larger_batch_takes_longer_to_load_and_leaves_data_on_the_gpu_as_it_is():
+    with simgpu.cuda("T4", record=True, data_ms=20) as session:
+        data = torch.randn(2**20, 2, device="cuda")
+        loader = DataLoader(torch.arange(2**12), batch_size=512)
+        model = nn.Linear(2, 2).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for index in loader:
+            model(data[index]).square().mean().backward()
+            optimizer.step()
+        report = session.report()
+    twice = report.what_if(batch=2)
+    assert report.owners["others"] >= data.nbytes > 20 * (twice.peak - report.peak)
+    assert twice.step_time - report.step_time == pytest.approx(20e-3, rel=0.1)
+
+
+@pytest.mark.parametrize("steps", [4, 8])
+def test_a_step_is_a_usual_one_after_a_sample_of_very_many_operators(monkeypatch, steps):
+    for part in ("session", "gather"):
+        monkeypatch.setattr(f"simgpu.reports.{part}.EVENTS", 100)
+    with simgpu.cuda("T4", record=True) as session:
+        model = nn.Linear(8, 8).cuda()
+        optimizer = torch.optim.SGD(model.parameters())
+        for step in range(steps):
+            model(torch.ones(2, 8, device="cuda")).sum().backward()
+            optimizer.step()
+            for _ in range(400 * (step == 0)):  # as a language model writes, letter by letter
+                model(torch.ones(2, 8, device="cuda"))
+        report = session.report()
+    assert report.odd == 1 and sum(row.count for row in report.launches) < 20
 
 
 def test_the_largest_batch_fits_and_more_does_not(report):

@@ -11,10 +11,9 @@ from typing import TypeGuard
 
 import torch
 
+from simgpu.clock import events as kinds
 from simgpu.clock.clock import Captured
-from simgpu.clock.events import (
-    GRADIENTS, LOADING, OPTIMIZER, SMALL_BYTES, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait, Work,
-)  # fmt: skip
+from simgpu.clock.events import GRADIENTS, OPTIMIZER, SMALL_BYTES, Copy, Event, Graph, Hold, Kernel, Message, Step, Wait
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.player import play
 from simgpu.device.timelines import Timeline
@@ -232,7 +231,7 @@ def _scaled(event: Event, factor: float) -> Event:
             return replace(event, work=tuple(work))
         case Copy() if event.nbytes > SMALL_BYTES:
             return replace(event, nbytes=math.ceil(event.nbytes * factor))
-        case Work() if event.name == LOADING:
+        case kinds.Work() if event.name == kinds.LOADING:
             return replace(event, length_ns=math.ceil(event.length_ns * factor))
         case _:
             return event

@@ -23,11 +23,11 @@ from simgpu.reports.forms import Report
 from simgpu.reports.holdings import OWNERS, Held
 from simgpu.reports.report import Kernel
 from simgpu.reports.rule import Outcome
-from simgpu.reports.session import Recording
+from simgpu.reports.session import EVENTS, TELLING, Recording
 
 _MOST_KERNELS = 12
 _WORTH = 0.1  # the share of a step from which on a line that computes with float64, or odd rows, is worth a look
-_ODD, _TELLING = 10, 4  # a step of so many times the usual events is odd, if there are so many steps to tell
+_ODD = 10  # a step of so many times the usual events is odd
 _TRAINING = ("backward", "recomputation", "optimizer step")  # phases
 _ALONE = 0.1  # or one of whose events so many have a line that no other step has
 _DIRECTIONS = {"H2D": "to the GPU", "D2H": "to the host", "D2D": "to another GPU"}
@@ -46,7 +46,7 @@ def gather(session: Recording) -> Report:
     world, run, held = session.world, session.run, session.holdings
     gpu = max(range(len(world.memory.gpus)), key=lambda index: held.peaks[index])
     at_peak = held.at_peak(gpu)
-    owners = dict.fromkeys(OWNERS, 0)
+    owners: dict[str, int] = dict.fromkeys(OWNERS, 0)
     for one in at_peak:
         owners["others" if one.is_data else one.owner] += one.nbytes
     recorded = [event for event in session.log.events if not (run.steps > 1 and _is_beginning(event))]
@@ -126,7 +126,7 @@ def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
     """
     ends = [index + 1 for index, event in enumerate(events) if isinstance(event, Step)]
     steps = [events[begin:end] for begin, end in pairwise([0, *ends])]
-    if len(steps) < _TELLING:
+    if len(steps) < TELLING:
         return events, 0, ""
     usual = median(len(step) for step in steps)
     lines = [Counter(getattr(event, "line", "") for event in step) for step in steps]
@@ -136,8 +136,10 @@ def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
     seldom = [found.total() > _ALONE * usual and training.isdisjoint(found) for found in alone]
     odd = [number for number in range(1, len(steps)) if len(steps[number]) > _ODD * usual or seldom[number]]
     most = sum((alone[number] if seldom[number] else lines[number] for number in odd), Counter()).most_common(1)
-    kept = [event for number, step in enumerate(steps) if number not in odd for event in step]
-    return kept, len(odd), most[0][0] if most else ""
+    kept = [step for number, step in enumerate(steps) if number not in odd]
+    while len(kept) > 2 and sum(map(len, kept)) > EVENTS:
+        kept.pop()
+    return [event for step in kept for event in step], len(odd), most[0][0] if most else ""
 
 
 def _once(session: Recording, recorded: list[Event], line: str, odd: int, step_s: float, machine: Machine) -> list[Row]:

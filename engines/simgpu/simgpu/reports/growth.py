@@ -133,6 +133,8 @@ class GrowthWatch:
         if len(turns) < _SEVERAL or not (by_step or max(sites.values(), default=0) >= _SEVERAL_CALLS):
             return False
         now = self._holdings.step if by_step else self._holdings.calls
+        if now < _LOOKED_AFTER and not self._holdings.refusals:
+            return False  # the last values of a program that was ended early
         widest = max(after - before for before, after in pairwise(turns))
         return not self._lets_go(line, turns, by_step) and now - turns[-1] <= 2 * widest
 

@@ -52,6 +52,8 @@ class Program:
         self.groups = 0  # of parameters, of all optimizers
         self.optimized = False  # whether an optimizer has begun a step
         self.closure = False  # whether an optimizer makes a step that has one
+        self.stepping = False  # whether an optimizer makes a step
+        self.searches = False  # whether its last step has had backward passes of its own, as of a line search
         self.hand_steps = 0
         self.graphs_used = False  # whether any gradient was asked for
         self.fills = True  # whether a backward pass leaves gradients in parameters; `torch.autograd.grad` returns them
@@ -124,6 +126,7 @@ class Program:
     def on_backward(self, event: events.Backward) -> None:
         self.backward_line, self.clear_line = places.place(), ""
         self.backwards += 1
+        self.searches |= self.stepping
         self.graphs_used = True
 
     def on_grad(self, event: events.Grad) -> None:
@@ -142,6 +145,7 @@ class Program:
 
     def on_update(self, event: events.Update) -> None:
         self.closure, self.optimized = event.closure, True
+        self.stepping, self.searches = True, False
         waiting = self.waiting.get(event.optimizer)
         if waiting is None:
             self._train(event.parameters)
@@ -162,7 +166,7 @@ class Program:
     def end_update(self) -> None:
         """Begin anew after an optimizer's step, of which all rules have been told."""
         self.backward_line = self.clear_line = ""
-        self.closure, self.reached = False, []
+        self.closure, self.stepping, self.reached = False, False, []
 
     def end_step(self) -> None:
         """Count a step, of whose end all rules have been told."""

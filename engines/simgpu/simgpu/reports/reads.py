@@ -35,9 +35,8 @@ class Reads:
 
     def on_called(self, event: events.Called) -> None:
         last = event.last
-        again = last is not None and last.model is event.call.model and not last.used
-        if again and (last.recorded or last.batch == 1) and self._answers:
-            self._deciding |= self.lines | self._answers
+        if last is not None and not last.used and last.model is event.call.model and self._answers:
+            self._deciding |= self.lines | self._answers if last.recorded or last.batch == 1 else set()
         self._forget()
 
     def on_backward(self, event: events.Backward) -> None:

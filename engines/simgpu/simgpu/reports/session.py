@@ -34,8 +34,8 @@ from simgpu.reports.rule import Outcome, Suspect
 from simgpu.reports.rules import Rules
 from simgpu.reports.rules.compiled_anew import CompiledAnew
 
-STEPS = 10  # so many are recorded in detail
-EVENTS, MOST_EVENTS = 15_000, 1_000_000  # at most so many of several steps, and of one
+STEPS, TELLING = 10, 4  # so many are recorded in detail; of so many the usual ones can be told
+EVENTS, MOST_EVENTS = 15_000, 1_000_000  # at most so many of several usual steps, and of all
 _PROGRESS_S = 5.0
 _LONG_S = 20.0  # without a step: then it is said what the program does, and how a report comes sooner
 
@@ -172,7 +172,8 @@ class Recording:
         self.holdings.step = self.run.steps
         if self.world.clock.log is self.log:
             self.log.step()
-        if self.run.steps >= STEPS or (self.run.steps > 1 and len(self.log) > EVENTS):
+        most = EVENTS if self.run.steps >= TELLING else MOST_EVENTS
+        if self.run.steps >= STEPS or (self.run.steps > 1 and len(self.log) > most):
             self._pause()
         self.exiting = None
         self.on_step()

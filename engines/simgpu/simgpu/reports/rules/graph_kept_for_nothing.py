@@ -28,6 +28,11 @@ class GraphKeptForNothing(Rule, about="memory", often="each step"):
         if node is not None and event.retains and not event.creates:
             self._retained = places.place(), weakref.ref(_mark(node))
 
+    def on_forward(self, event: events.Forward) -> None:
+        """Forget a graph that has gone before the next forward pass: it has kept nothing."""
+        if self._retained is not None and self._retained[1]() is None:
+            self._retained = None
+
     def on_grad(self, event: events.Grad) -> None:
         self._look()
 

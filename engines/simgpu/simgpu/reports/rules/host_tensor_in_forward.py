@@ -8,8 +8,8 @@ from simgpu.reports.rule import Rule
 
 class HostTensorInForward(Rule, about="time", often="each step"):
     text = (
-        "The forward pass copies a tensor of the CPU to the GPU. Make it there (`device=x.device`), or keep it as a "
-        "buffer of the model."
+        "The forward pass copies a tensor of the CPU to the GPU. Make it there, as `torch.zeros(…, device=x.device)` "
+        "does and `torch.tensor` does not, or keep it as a buffer of the model."
     )
     cure = "make it with `device=x.device`, or keep it as a buffer"
 

@@ -39,9 +39,9 @@ class NotDetached(Rule, about="time", often="each step"):
     def on_clear(self, event: events.Clear) -> None:
         """Note calls that need not be in the graph: others made a step since, and theirs are cleared without one.
 
-        A closure is called as often as its optimizer likes.
+        An optimizer that looks for its step calls models as often as it likes.
         """
-        if self.program.backward_line or self.program.closure:
+        if self.program.backward_line or self.program.closure or self.program.searches:
             return
         known = set(map(id, event.parameters))
         for one in [*self._left, *self._leftovers()]:

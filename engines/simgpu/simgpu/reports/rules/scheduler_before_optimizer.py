@@ -23,8 +23,8 @@ class _Turns:
 
 class SchedulerBeforeOptimizer(Rule, about="result"):
     text = (
-        "The scheduler makes its step before the optimizer has made one, so the first learning rate is never used. "
-        "Call `optimizer.step()` first."
+        "The scheduler makes its step before the optimizer has made one, so its plan is a step ahead, and the first "
+        "value of it is skipped. Call `optimizer.step()` first."
     )
     cure = "`optimizer.step()` first"
 
