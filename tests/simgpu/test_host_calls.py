@@ -17,6 +17,10 @@ def test_bare_operators_are_told_by_hosts_left_out_and_by_another_row_of_the_hos
         assert all(0.5 < ratio < 2 for ratio in FIGURES.ratios(regime)), regime
 
 
+def test_networks_are_told_by_another_network_on_their_host():
+    assert error(FIGURES.known("networks of few images")) < 0.1 and error(FIGURES.ratios("operators of a module")) < 0.3
+
+
 def test_compiled_calls_are_told_by_hosts_left_out():
     assert error(FIGURES.left_out("compiled calls")) < 0.5
     assert all(0.4 < ratio < 1.5 for ratio in FIGURES.ratios("compiled calls"))

@@ -208,7 +208,7 @@ class TimeForecast(tables.Table):
         floors = dict.fromkeys(record.name for record in self.kernels if record.bound == NOT_MODELLED)
         odd = dict.fromkeys(record.line for record in self.kernels if record.bound == "odd rows")
         wide = f"rows that are no multiple of 16 bytes slow products down: {'; '.join(odd)}" if odd else ""
-        least = f"not modelled, so timed as reading and writing alone: {', '.join(floors)}" if floors else ""
+        least = f"not modelled, so timed as the least they can take: {', '.join(floors)}" if floors else ""
         return "\n".join(
             filter(None, (f"{times}; {busy}; {work}", str(self.evidence), wide, least, self.machine.caveat))
         )

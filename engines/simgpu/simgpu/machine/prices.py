@@ -166,8 +166,10 @@ def _is_odd(matrix: torch.Tensor) -> bool:
 
 
 def convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
-    x, weight, bias, groups = args[0], args[1], args[2], args[8]
+    x, weight, bias, transposed, groups = args[0], args[1], args[2], args[6], args[8]
     extra, steps = (0, 1) if bias is None else (2 * outputs[0].nbytes, 2)
+    if transposed and groups > 1:
+        cost = replace(cost, modelled=False)  # published ones take 9 to 25 times as long
     if _depthwise(weight, groups):
         return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
     if _converts(x) and math.prod(weight.shape[2:]) > 1:
