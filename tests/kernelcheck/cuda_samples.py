@@ -39,57 +39,38 @@ def _close(got: torch.Tensor, expected: torch.Tensor) -> bool:
     return torch.allclose(got, expected.to(got.dtype), atol=1e-4, rtol=1e-4)
 
 
-def _add() -> list:
-    x = torch.arange(1000.0)
-    return [x, x.flip(0) / 7, torch.zeros(1000), 1000]
-
-
-def _transpose() -> list:
-    return [torch.arange(50 * 37.0).reshape(50, 37), torch.zeros(37, 50), 50, 37]
-
-
-def _total() -> list:
-    return [torch.arange(1000.0) % 13, torch.zeros(4), 1000]
-
-
-def _softmax() -> list:
-    return [torch.randn(5, 77, generator=torch.Generator().manual_seed(1)) * 9, torch.zeros(5, 77), 5, 77]
-
-
-def _product() -> list:
-    made = torch.Generator().manual_seed(2)
-    return [torch.rand(20, 41, generator=made), torch.rand(41, 37, generator=made), torch.zeros(20, 37), 20, 37, 41]
-
-
-def _histogram() -> list:
-    x = torch.randint(0, 16, (3000,), generator=torch.Generator().manual_seed(3), dtype=torch.int32)
-    return [x, torch.zeros(16, dtype=torch.int32), 3000]
+def _made(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
 BASES = {
-    "add": Base(TEXTS["add"], 4, 256, _add, lambda a: _close(a[2], a[0] + a[1])),
-    "transpose": Base(TEXTS["transpose"], (3, 4), (16, 16), _transpose, lambda a: _close(a[1], a[0].t())),
-    "total": Base(TEXTS["total"], 4, 256, _total, lambda a: _close(a[1].sum(), a[0].sum())),
-    "softmax": Base(TEXTS["softmax"], 5, 64, _softmax, lambda a: _close(a[1], a[0].softmax(1))),
-    "product": Base(TEXTS["product"], (3, 2), (16, 16), _product, lambda a: _close(a[2], a[0] @ a[1])),
-    "histogram": Base(
-        TEXTS["histogram"], 4, 128, _histogram, lambda a: bool((a[1] == torch.bincount(a[0], minlength=16)).all())
-    ),
-}
+    "add": Base(TEXTS["add"], 4, 256, lambda: [x := torch.arange(1000.0), x.flip(0) / 7, torch.zeros(1000), 1000],
+                lambda a: _close(a[2], a[0] + a[1])),
+    "transpose": Base(TEXTS["transpose"], (3, 4), (16, 16),
+                      lambda: [torch.arange(50 * 37.0).reshape(50, 37), torch.zeros(37, 50), 50, 37],
+                      lambda a: _close(a[1], a[0].t())),
+    "total": Base(TEXTS["total"], 4, 256, lambda: [torch.arange(1000.0) % 13, torch.zeros(4), 1000],
+                  lambda a: _close(a[1].sum(), a[0].sum())),
+    "softmax": Base(TEXTS["softmax"], 5, 64,
+                    lambda: [torch.randn(5, 77, generator=_made(1)) * 9, torch.zeros(5, 77), 5, 77],
+                    lambda a: _close(a[1], a[0].softmax(1))),
+    "product": Base(TEXTS["product"], (3, 2), (16, 16),
+                    lambda: [torch.rand(20, 41, generator=(made := _made(2))), torch.rand(41, 37, generator=made),
+                             torch.zeros(20, 37), 20, 37, 41], lambda a: _close(a[2], a[0] @ a[1])),
+    "histogram": Base(TEXTS["histogram"], 4, 128,
+                      lambda: [torch.randint(0, 16, (3000,), generator=_made(3), dtype=torch.int32),
+                               torch.zeros(16, dtype=torch.int32), 3000],
+                      lambda a: bool((a[1] == torch.bincount(a[0], minlength=16)).all())),
+}  # fmt: skip
 
 # Other right ways to write them: none may be called wrong.
 RIGHT: list[tuple[str, str, dict]] = [
-    ("add", TEXTS["add 2"], {"grid": 2, "block": 64}),
-    ("add", TEXTS["add 3"], {"grid": 1}),
-    ("transpose", TEXTS["transpose 2"], {}),
-    ("transpose", TEXTS["transpose 3"], {"grid": (1, 1), "block": (32, 32)}),
-    ("total", TEXTS["total 2"], {"grid": 2}),
-    ("total", TEXTS["total 3"], {}),
-    ("softmax", TEXTS["softmax 2"], {"grid": 2, "block": (32, 4)}),
-    ("product", TEXTS["product 2"], {}),
-    ("product", TEXTS["product 3"], {"name": "product<16>"}),
-    ("histogram", TEXTS["histogram 2"], {"grid": 24}),
-]
+    ("add", TEXTS["add 2"], {"grid": 2, "block": 64}), ("add", TEXTS["add 3"], {"grid": 1}),
+    ("transpose", TEXTS["transpose 2"], {}), ("transpose", TEXTS["transpose 3"], {"grid": (1, 1), "block": (32, 32)}),
+    ("total", TEXTS["total 2"], {"grid": 2}), ("total", TEXTS["total 3"], {}),
+    ("softmax", TEXTS["softmax 2"], {"grid": 2, "block": (32, 4)}), ("product", TEXTS["product 2"], {}),
+    ("product", TEXTS["product 3"], {"name": "product<16>"}), ("histogram", TEXTS["histogram 2"], {"grid": 24}),
+]  # fmt: skip
 
 # Kernels in many styles, right and wrong: what each must be called.
 g = torch.Generator().manual_seed(0)

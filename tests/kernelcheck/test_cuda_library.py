@@ -50,9 +50,8 @@ def test_tiles_give_their_threads_what_they_give_on_a_gpu():
 
 
 def test_threads_that_are_together_by_chance_are_a_group():
-    source = TEXTS["odd"]
     count, first = torch.zeros(8, dtype=torch.int32), torch.full((64,), -1, dtype=torch.int32)
-    assert launched(GROUPS + source, block=64, args=(count, first)).fault is None
+    assert launched(GROUPS + TEXTS["odd"], block=64, args=(count, first)).fault is None
     lanes = [[t for t in range(w, w + 32) if t % 3 == 1] for w in (0, 32)]
     assert count.tolist() == [len(lanes[0]), len(lanes[1]), 0, 0, 0, 0, 0, len(lanes[0]) + len(lanes[1])]
     assert first.tolist() == [lanes[t // 32][2] if t % 3 == 1 else -1 for t in range(64)]
@@ -74,13 +73,12 @@ def test_what_groups_cannot_do_is_said_at_its_line(old, new, said, line):
 
 
 def test_numbers_become_16_bit_floats_in_each_direction():
-    source = TEXTS["round_all"]
     torch.manual_seed(0)
     edges = [0.0, -0.0, 65504, 65519.9, 65520, 1e9, -1e9, 2**-25, 1.5 * 2**-24, 1 + 2**-11, 1 + 3 * 2**-11, -(2**-26)]
     x = torch.cat([torch.randn(500) * 10 ** torch.empty(500).uniform_(-9, 6), torch.tensor(edges)])
     near, zero, down, up = (torch.zeros(len(x), dtype=torch.float16) for _ in range(4))
     brain = torch.zeros(len(x), dtype=torch.bfloat16)
-    assert launched(source, grid=5, block=128, args=(x, near, zero, down, up, brain, len(x))).fault is None
+    assert launched(TEXTS["round_all"], grid=5, block=128, args=(x, near, zero, down, up, brain, len(x))).fault is None
     assert near.equal(x.half()) and brain.equal(x.bfloat16())
     with np.errstate(over="ignore"):
         above = torch.from_numpy(np.nextafter(down.numpy(), np.float16(np.inf)))
@@ -89,39 +87,34 @@ def test_numbers_become_16_bit_floats_in_each_direction():
 
 
 def test_pairs_of_16_bit_floats_compute_as_two_numbers():
-    source = TEXTS["pairs"]
     x, out = torch.tensor([1.5, -2, 0.25, 4]).half(), torch.zeros(8).half()
-    assert launched(source, block=1, args=(x, out)).fault is None
+    assert launched(TEXTS["pairs"], block=1, args=(x, out)).fault is None
     expected = torch.tensor([1.5, 4, 1.25, -6, torch.tensor(0.25).exp(), 0.25, 0, 1]).half()
     assert out.equal(expected)
 
 
 def test_functions_of_whole_numbers_and_roundings_are_cuda_s():
-    source = TEXTS["whole"]
     x = torch.linspace(-9, 9, 32)
     out, bits = torch.zeros(32, dtype=torch.int32), torch.zeros(6, dtype=torch.int32)
-    assert launched(source, args=(x, out, bits)).fault is None
+    assert launched(TEXTS["whole"], args=(x, out, bits)).fault is None
     assert out.tolist() == (x.round() + 7 * x.floor() + 49 * x.ceil()).int().tolist()
     product = 5 + 4 * 3 + 3 * -2 + 2 * 2 + 1 * -1
     assert bits.tolist() == [0x05010400, product, 24, 7, 3, functools.reduce(operator.xor, range(0, 96, 3))]
 
 
-STAGES = TEXTS["stages"]
-
-
 def test_copies_that_run_beside_their_thread_arrive_at_the_wait():
     x, out = torch.randn(4, 64), torch.zeros(64)
-    report = launched(STAGES, block=64, args=(x, out, 4))
+    report = launched(TEXTS["stages"], block=64, args=(x, out, 4))
     assert report.fault is None and report.loaded_bytes == 4 * x.numel()
     torch.testing.assert_close(out, x.flip(1).sum(0))
-    primitives = launched(STAGES.replace("pipeline.h", "pipeline_primitives.h"), block=64, args=(x, out, 4))
+    primitives = launched(TEXTS["stages"].replace("pipeline.h", "pipeline_primitives.h"), block=64, args=(x, out, 4))
     assert primitives.fault is None
 
 
 @pytest.mark.parametrize(("old", "new", "phrase", "line"), LIBRARY["copies"])
 def test_a_copy_that_is_used_before_the_wait_is_a_race_and_a_wrong_call_is_told(old, new, phrase, line):
-    assert old in STAGES
-    text = STAGES.replace(old, new)
+    assert old in TEXTS["stages"]
+    text = TEXTS["stages"].replace(old, new)
     if "points into" in phrase:
         text = text.replace("const float* x", "float* x")
     with pytest.raises((kernelcheck.CudaFault, kernelcheck.CompileError), match=re.escape(phrase)) as caught:
@@ -176,34 +169,25 @@ def test_a_name_that_no_kernel_has_is_told_beside_those_that_are_there():
         kernelcheck.compile_cuda("__global__ void kk(float* x){ }", "k")
 
 
-NO_RETURN = TEXTS["no_return"]
-
-
 def test_a_function_that_ends_without_its_return_is_told_at_its_line():
     x = torch.arange(32.0)
-    fault = launched(NO_RETURN, name="all", args=(x, torch.zeros(32))).fault
+    fault = launched(TEXTS["no_return"], name="all", args=(x, torch.zeros(32))).fault
     assert fault.kind == "undefined" and fault.line == 2 and "there is no `return`" in str(fault)
-    fault = launched(NO_RETURN, name="each", args=(x, torch.zeros(32))).fault
+    fault = launched(TEXTS["no_return"], name="each", args=(x, torch.zeros(32))).fault
     assert fault.kind == "undefined" and (fault.line, fault.thread) == (5, (0, 0, 0))
-    assert launched(NO_RETURN, name="each", args=(x + 1, torch.zeros(32))).fault is None
-
-
-TRAITS = TEXTS["traits"]
+    assert launched(TEXTS["no_return"], name="each", args=(x + 1, torch.zeros(32))).fault is None
 
 
 def test_a_template_may_ask_for_the_kind_of_its_types():
     for dtype, name, want in ((torch.float32, "float", 5), (torch.float64, "double", 10)):
         out = torch.zeros(32, dtype=dtype)
-        assert launched(TRAITS, name=f"traits<{name}>", args=(out,)).fault is None and out.eq(want).all()
+        assert launched(TEXTS["traits"], name=f"traits<{name}>", args=(out,)).fault is None and out.eq(want).all()
 
 
 @pytest.mark.parametrize("arguments", ["float, float", "int, 4"])
 def test_a_template_with_other_arguments_is_told_by_its_name(arguments):
     with pytest.raises(kernelcheck.CompileError, match=f"no kernel is traits<{arguments}>: its template takes other"):
-        launched(TRAITS, name=f"traits<{arguments}>", args=(torch.zeros(32),))
-
-
-PARTS = TEXTS["parts"]
+        launched(TEXTS["traits"], name=f"traits<{arguments}>", args=(torch.zeros(32),))
 
 
 def test_the_parts_of_a_word_are_computed_with_by_themselves():
@@ -211,7 +195,7 @@ def test_the_parts_of_a_word_are_computed_with_by_themselves():
     x, y = random.integers(0, 2**32, (2, 32), dtype=np.uint32)
     x[:4], y[:4] = 0x7F80FF00, (0x80017FFF, 0x7F80FF00, 0, 0xFFFFFFFF)
     out = torch.zeros(32, 14, dtype=torch.uint32)
-    report = launched(PARTS, args=(torch.from_numpy(x), torch.from_numpy(y), out))
+    report = launched(TEXTS["parts"], args=(torch.from_numpy(x), torch.from_numpy(y), out))
     assert report.fault is None
 
     def words(parts, kind):
@@ -230,9 +214,8 @@ def test_the_parts_of_a_word_are_computed_with_by_themselves():
 
 
 def test_shared_memory_may_say_its_alignment_behind_its_word():
-    source = TEXTS["pairs 2"]
     out = torch.zeros(64)
-    assert launched(source, args=(out,)).fault is None
+    assert launched(TEXTS["pairs 2"], args=(out,)).fault is None
     assert out.tolist() == [*range(32), *[1] * 32]
 
 
@@ -243,31 +226,26 @@ def test_a_library_that_is_not_here_is_refused_by_name(text, said):
 
 
 def test_a_fault_on_shared_halves_counts_halves_however_wide_the_access():
-    text = TEXTS["turned"]
     x, out = torch.randn(128).half(), torch.zeros(128).half()
-    fault = kernelcheck.compile_cuda(text).check(1, 128, (x, out)).fault
+    fault = kernelcheck.compile_cuda(TEXTS["turned"]).check(1, 128, (x, out)).fault
     assert (fault.kind, fault.array) == ("race", "part") and fault.element == 114  # thread 14 writes 112 to 119
 
 
 def test_an_endless_loop_without_accesses_is_named_by_its_own_line():
-    text = TEXTS["waits"]
-    fault = kernelcheck.compile_cuda(text).check(1, 32, (torch.zeros(32),), limit=0.3).fault
+    fault = kernelcheck.compile_cuda(TEXTS["waits"]).check(1, 32, (torch.zeros(32),), limit=0.3).fault
     assert fault.kind == "endless" and fault.line in (6, 7)
-
-
-FOUR = TEXTS["four"]
 
 
 @pytest.mark.parametrize("size", [2, 4, 8])
 def test_a_structure_that_a_function_returns_is_seen_where_it_is_stored(size):
     x, out = torch.arange(32.0 * size), torch.zeros(32 * size)
-    kernel = kernelcheck.compile_cuda(FOUR, f"turned<{size}>")
+    kernel = kernelcheck.compile_cuda(TEXTS["four"], f"turned<{size}>")
     report = kernel.check(1, 32, (x, out), 32 * size * 4)
     assert report.fault is None and out.view(32, size).equal(x.view(32, size).flip(0))
     assert report.stored_bytes == 32 * size * 4
     fault = kernel.check(1, 32, (x, out[:-1]), 32 * size * 4).fault
     assert (fault.kind, fault.line, fault.array) == ("out of bounds", 11, "out")
-    race = kernelcheck.compile_cuda(FOUR.replace("__syncthreads();", ""), f"turned<{size}>")
+    race = kernelcheck.compile_cuda(TEXTS["four"].replace("__syncthreads();", ""), f"turned<{size}>")
     assert race.check(1, 32, (x, out), 32 * size * 4).fault.kind in ("race", "uninitialised shared")
 
 

@@ -38,6 +38,15 @@ def launch(name):
     numbers = torch.randint(0, 5, (60,), dtype=torch.int32)
     counts = torch.bincount(numbers, minlength=5).int() + torch.tensor([4, 0, 0, 0, 0]).int()
     empty, zeros = torch.full((100,), torch.nan), torch.zeros(5, dtype=torch.int32)
+    whole = [torch.randint(-3, 4, shape).float() for shape in ((37, 20), (20, 40))]  # which TF32 and fp8 leave alone
+    batch, q, k, v = torch.randn(2, 20, 20), *torch.randn(3, 2, 19, 16)
+    owner, tokens = torch.tensor([0, 2, 2, 1], dtype=torch.int32), torch.full((64,), 30, dtype=torch.int32)
+    for expert, start in enumerate((0, 48, 16)):  # tokens of an expert lie together, and 30 fills their last tile
+        tokens[start : start + len(range(expert, 30, 3))] = torch.arange(expert, 30, 3, dtype=torch.int32)
+    known, scale = torch.randn(30, 24), torch.tensor([1, 2, 0.5, 4]).to(torch.float8_e8m0fnu).expand(40, 4).contiguous()
+    heavy, grouped = torch.randn(3, 24, 20), torch.randint(-3, 4, (40, 128)).float()
+    scaled, signal = grouped * scale.float().repeat_interleave(32, 1), torch.randn(3, 8, dtype=torch.complex64)
+    turns = torch.fft.fft(torch.eye(8, dtype=torch.complex64))
     return {
         "add": ((7,), (x, y, empty, 16), {"out": x + y}),
         "softmax": ((5,), (wide, torch.empty(5, 13), 16), {"out": wide.softmax(1)}),
@@ -46,6 +55,20 @@ def launch(name):
         "picked": ((7,), (x, places, empty, 16), {"out": 2 * x[places.long()]}),
         "counted": ((4,), (numbers, zeros, 16), {"out": counts}),
         "smoothed": ((6,), (x[:96], zeros[:1], torch.zeros(16), 16), {"out": x[:96].view(6, 16).sum(0)}),
+        "persistent": ((3,), (*whole, torch.zeros(37, 40), 16, 16, 8), {"out": whole[0] @ whole[1]}),
+        "batched": ((2, 2, 2), (batch, batch, torch.zeros(2, 20, 20), 16), {"out": batch @ batch}),
+        "normed": ((5,), (wide, wide[0], torch.zeros(5, 13), 8),
+                   {"out": torch.nn.functional.layer_norm(wide, (13,)) * wide[0]}),
+        "shared": ((5,), (wide, zeros[:2], torch.zeros(2, 13), torch.zeros(5, 13), 8),
+                   {"out": 2 * wide, "sums": torch.stack([wide[::2].sum(0), wide[1::2].sum(0)])}),
+        "attention": ((2, 2), (q, k, v, torch.zeros(2, 19, 16), 0.25, 16, 16),
+                      {"out": torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)}),
+        "experts": ((4, 2), (known, heavy, tokens, owner, torch.zeros(30, 20), 16),
+                    {"out": torch.stack([known[n] @ heavy[n % 3] for n in range(30)])}),
+        "scaled": ((2, 2), (fp8 := grouped.to(torch.float8_e4m3fn), scale, fp8.T, scale.T, torch.zeros(40, 40), 32, 64),
+                   {"out": scaled @ scaled.T}),
+        "transform": ((3,), (*map(torch.view_as_real, (signal, turns)), torch.zeros(3, 8, 2), 8),
+                      {"out": torch.view_as_real(torch.fft.fft(signal))}),
         "best": ((4,), (rows, torch.zeros(4).int(), torch.zeros(4, 16), 16),
                  {"out": rows.argmax(1).int(), "sums": rows.cumsum(1)}),
     }[name]  # fmt: skip
@@ -64,7 +87,7 @@ def test_a_kernel_computes_what_numpy_computes(name):
     assert report.fault is None, report.fault
     assert right(report, wanted) and not any(report.unwritten.values())
     tensors = [one for one in arguments if isinstance(one, torch.Tensor)]
-    assert all(map(torch.equal, [one.nan_to_num() for one in before], [one.nan_to_num() for one in tensors]))
+    assert all(map(torch.equal, *([one.float().nan_to_num() for one in some] for some in (before, tensors))))
     tile.launch(kernel(name), grid, *arguments)
     assert all(any(torch.equal(one, result) for one in tensors) for result in report.results.values())
 

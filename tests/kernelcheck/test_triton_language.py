@@ -164,31 +164,20 @@ def test_what_is_counted():
     for step, sectors in ((1, 32), (2, 64), (32, 256)):
         copy = kernel(f"at = tl.arange(0, 256); tl.store(out + at, tl.load(x + at * {step} % 1024, mask=at >= 0))")
         report = kernelcheck.checked(copy, (1,), x, torch.zeros(256), 0)
-        assert (
-            report.by_array["x"] == kernelcheck.Traffic(1024, 0, 8, sectors)
-            and report.by_array["out"].stored_bytes == 1024
-        )
-    square = kernel(
-        "r = tl.arange(0, 32); at = r[:, None] + r[None, :] * 32; tl.store(out + at, tl.load(x + at) * 2 + 1)"
-    )
-    report = kernelcheck.checked(square, (1,), x, torch.zeros(1024), 0)
+        assert report.by_array["x"] == kernelcheck.Traffic(1024, 0, 8, sectors)
+        assert report.by_array["out"].stored_bytes == 1024
+    text = "r = tl.arange(0, 32); at = r[:, None] + r[None, :] * 32; tl.store(out + at, tl.load(x + at) * 2 + 1)"
+    report = kernelcheck.checked(kernel(text), (1,), x, torch.zeros(1024), 0)
     assert (report.sectors, report.requests, report.flops, report.programs) == (256, 64, 2048, 1)
     assert (report.loaded_bytes, report.stored_bytes) == (4096, 4096)
-    product = kernel(
-        "r = tl.arange(0, 16); at = r[:, None] * 16 + r; a = tl.load(x + at); tl.store(out + at, tl.dot(a, a))"
-    )
-    assert kernelcheck.checked(product, (1,), x, torch.zeros(256), 0).flops == 2 * 16**3
+    text = "r = tl.arange(0, 16); at = r[:, None] * 16 + r; a = tl.load(x + at); tl.store(out + at, tl.dot(a, a))"
+    assert kernelcheck.checked(kernel(text), (1,), x, torch.zeros(256), 0).flops == 2 * 16**3
 
 
 def test_which_program_touches_what_is_known_also_of_a_wrong_one():
     halves = kernel("at = tl.program_id(0) * 4 + tl.arange(0, 4); tl.store(out + at, tl.load(x + at, mask=at < n))")
     report = kernelcheck.checked(halves, (2,), torch.zeros(8), torch.zeros(6), 7)
-    assert report.touched["x"][1, 0, 0].tolist() == [4, 5, 6] and report.touched["out"][1, 0, 0].tolist() == [
-        4,
-        5,
-        6,
-        7,
-    ]
+    assert [report.touched[name][1, 0, 0].tolist() for name in ("x", "out")] == [[4, 5, 6], [4, 5, 6, 7]]
     assert (report.fault.array, report.fault.element, report.fault.program) == ("out", 6, (1, 0, 0))
     assert "element 6 of out" in str(report) and "element 6 of out" in report._repr_html_()
 
@@ -322,12 +311,8 @@ def test_the_host_may_make_the_descriptor():
 def test_random_numbers_are_those_of_triton():
     text = "at = tl.arange(0, 4); tl.store(out + at, tl.rand(n, at)); tl.store(out + 4 + at, tl.randn(n, at))"
     out = computed(text, torch.zeros(1), torch.zeros(8), 1234567)
-    # from Triton 3.9's own interpreter
-    assert torch.allclose(
-        out,
-        torch.tensor([0.2825191, 0.4206941, 0.1166019, 0.1379059, -1.5718596, -0.9336427, 1.3485973, 0.1092476]),
-        atol=1e-6,
-    )
+    of_triton = 0.2825191, 0.4206941, 0.1166019, 0.1379059, -1.5718596, -0.9336427, 1.3485973, 0.1092476  # of 3.9
+    assert torch.allclose(out, torch.tensor(of_triton), atol=1e-6)
 
 
 def test_of_several_loads_without_other_the_one_that_matters_is_named():
@@ -366,9 +351,7 @@ def test_a_race_names_the_line_of_the_other_program():
 
 def test_what_public_kernels_lean_on_is_there():
     room, tanh = types.ModuleType("room"), types.FunctionType(compile("0", "", "eval"), {}, "tanh")
-    tanh.__module__ = (
-        "triton.language.extra.cuda.libdevice"  # as `from … import tanh` brings it of the installed Triton
-    )
+    tanh.__module__ = "triton.language.extra.cuda.libdevice"  # as `from … import tanh` brings it of Triton
 
     @triton.jit
     def first(x):
@@ -484,9 +467,8 @@ def test_functions_of_constants_are_pythons():
         assert report.fault is None and report.results["out"].item() == -2
     with_a_block = kernel("v = half(n)")
     with_a_block.fn.__globals__["half"] = half
-    assert "what half computes with must be known" in str(
-        kernelcheck.checked(with_a_block, (1,), torch.zeros(8), torch.zeros(8), 8).fault
-    )
+    fault = kernelcheck.checked(with_a_block, (1,), torch.zeros(8), torch.zeros(8), 8).fault
+    assert "what half computes with must be known" in str(fault)
 
 
 @triton.jit
@@ -667,13 +649,62 @@ def test_an_error_goes_through_and_the_next_launch_is_as_ever():
     (', input_precision="ieee"', False), (', input_precision="tf32x3"', False),
 ])  # fmt: skip
 def test_a_product_of_float32_is_rounded_to_tf32_unless_more_is_asked_for(asked, rounds):
-    product = kernel(
-        f"r = tl.arange(0, 16); at = r[:, None] * 16 + r; a = tl.load(x + at); tl.store(out + at, tl.dot(a, a{asked}))"
-    )
-    x = torch.eye(16)
+    load, x = "r = tl.arange(0, 16); at = r[:, None] * 16 + r; a = tl.load(x + at)", torch.eye(16)
+    product = kernel(f"{load}; tl.store(out + at, tl.dot(a, a{asked}))")
     x[0, 0], x[1, 1] = 1 + 2**-10, 1 + 2**-11 + 2**-20  # the last bit that TF32 keeps, and two that it does not
     x[2, 2], x[3, 3] = -torch.inf, torch.nan
     result = kernelcheck.checked(product, (1,), x, torch.zeros(256), 0).results["out"].view(16, 16)
     rounded = torch.tensor(1 + 2**-10) if rounds else x[1, 1]
     torch.testing.assert_close(result[:2, :2], torch.diag(torch.stack([x[0, 0], rounded])) ** 2, rtol=1e-7, atol=0)
     assert result[2, 2] == torch.inf and result[3, 3].isnan()
+
+
+SMALL = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])  # with a sign, all numbers of four bits
+FORMATS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@pytest.mark.parametrize("formats", [("e4m3", "e4m3"), ("e2m1", "e5m2"), ("bf16", "e2m1"), ("e2m1", "fp16")])
+def test_a_product_of_scaled_formats_is_that_of_what_they_stand_for(formats):
+    @triton.jit
+    def product(a, b, scales, out, A: tl.constexpr, B: tl.constexpr, KA: tl.constexpr, KB: tl.constexpr):
+        m, two = tl.arange(0, 16), tl.arange(0, 2)
+        left = tl.load(a + m[:, None] * KA + tl.arange(0, KA))
+        right = tl.trans(tl.load(b + m[:, None] * KB + tl.arange(0, KB)))
+        scale = tl.load(scales + m[:, None] * 2 + two)
+        tl.store(out + m[:, None] * 16 + m, tl.dot_scaled(left, scale, A, right, scale, B))
+
+    scales, numbers, stored = torch.arange(112, 144, dtype=torch.uint8).view(16, 2), [], []
+    for kind in formats:
+        bits = torch.randint(0, 16, (16, 64))
+        numbers.append(SMALL[bits & 7] * (1 - (bits >> 3) * 2))
+        packed = (bits[:, ::2] | bits[:, 1::2] << 4).to(torch.uint8)
+        stored.append(packed if kind == "e2m1" else numbers[-1].to(FORMATS[kind]))
+    arguments = *stored, scales, torch.zeros(16, 16), *formats, *(one.shape[1] for one in stored)
+    left, right = (one * torch.exp2(scales - 127.0).repeat_interleave(32, 1) for one in numbers)
+    report = kernelcheck.checked(product, (1,), *arguments)
+    assert report.fault is None and torch.allclose(report.results["out"], left @ right.T)
+    wrong = kernelcheck.checked(product, (1,), *arguments[:4], "e2m1", "e4m1", *arguments[6:]).fault
+    assert "the format 'e" in str(wrong)
+
+
+def test_a_function_of_single_numbers_is_mapped_over_a_block():
+    @triton.jit
+    def ordered(a, b):
+        if a > b:
+            high, low = a, b
+        else:
+            high, low = b, a
+        return low, high
+
+    @triton.jit
+    def pairs(x, out):
+        at = tl.arange(0, 8)
+        (within,) = tl.map_elementwise(ordered, tl.load(x + at), pack=2)
+        low, high = tl.map_elementwise(ordered, tl.load(x + at), tl.full((1,), 0.5, tl.float32))
+        tl.store(out + at, within)
+        tl.store(out + 8 + at, low + 2 * high)
+
+    x = torch.rand(8)
+    out = kernelcheck.checked(pairs, (1,), x, torch.zeros(16)).results["out"]
+    assert out[:8].equal(x.view(4, 2).sort()[0].flatten())
+    torch.testing.assert_close(out[8:], x.clamp(max=0.5) + 2 * x.clamp(min=0.5))

@@ -71,56 +71,31 @@ def _attention():
     return (3, 2), (q, k, v, torch.zeros(2, 40, 16), 40, 0.25), {"D": 16, "BM": 16, "BN": 16}, want
 
 
-def _transpose():
-    x = _random(45, 70)
-    return (2, 3), (x, torch.zeros(70, 45), 45, 70), {"BLOCK": 32}, x.t().contiguous()
-
-
-def _reduction():
+def _sum(*more):
     x = _random(1000)
-    return (4,), (x, torch.zeros(1), 1000), {"BLOCK": 256}, x.sum()[None]
+    return (4,), (x, torch.zeros(1), *(one.clone() for one in more), 1000), {"BLOCK": 256}, x.sum()[None]
 
 
-def _last():
-    x = _random(1000)
-    args = (x, torch.zeros(1), torch.zeros(4), torch.zeros(1, dtype=torch.int32), 1000)
-    return (4,), args, {"BLOCK": 256}, x.sum()[None]
+def _flags():
+    start = torch.arange(40.0)
+    return (40,), (start, torch.zeros(40), torch.zeros(2, dtype=torch.int32), 40), {}, (start + 1).roll(-1).cumsum(0)
 
 
-def _lock():
-    x = _random(1000)
-    return (4,), (x, torch.zeros(1), torch.zeros(1, dtype=torch.int32), 1000), {"BLOCK": 256}, x.sum()[None]
-
-
-def _types():
-    x = torch.arange(-64, 64, dtype=torch.int32)
-    out = torch.zeros(128, 8)
-    return (1,), (x, out, torch.zeros(128, dtype=torch.float16)), {"BLOCK": 128}, None
-
-
-def _shapes():
-    x = _random(16, 32)
-    return (1,), (x, torch.zeros(8, 32)), {"M": 16, "N": 32}, None
-
-
-def _loops():
-    x = _random(64)
-    return (1,), (x, torch.zeros(64), 5), {"BLOCK": 64, "STEPS": 3}, None
-
-
+FLAG = torch.zeros(1, dtype=torch.int32)
 SAMPLES = {
-    "vector add": Sample(TEXTS["add"], _add),
-    "bias and GELU": Sample(TEXTS["gelu"], _gelu),
-    "softmax": Sample(TEXTS["softmax"], _softmax),
-    "online softmax": Sample(TEXTS["online"], _online),
+    "vector add": Sample(TEXTS["add"], _add), "bias and GELU": Sample(TEXTS["gelu"], _gelu),
+    "softmax": Sample(TEXTS["softmax"], _softmax), "online softmax": Sample(TEXTS["online"], _online),
     "matrix product": Sample(TEXTS["matmul"], _matmul),
     "matrix product in 16 bits": Sample(TEXTS["matmul"], lambda: _matmul(torch.float16)),
-    "attention": Sample(TEXTS["attention"], _attention),
-    "transpose": Sample(TEXTS["transpose"], _transpose),
-    "reduction": Sample(TEXTS["reduction"], _reduction),
-    "last program": Sample(TEXTS["last"], _last),
-    "lock": Sample(TEXTS["lock"], _lock),
-    "types": Sample(TEXTS["types"], _types),
-    "shapes": Sample(TEXTS["shapes"], _shapes),
-    "loops": Sample(TEXTS["loops"], _loops),
-}
+    "attention": Sample(TEXTS["attention"], _attention), "reduction": Sample(TEXTS["reduction"], _sum),
+    "last program": Sample(TEXTS["last"], lambda: _sum(torch.zeros(4), FLAG)),
+    "lock": Sample(TEXTS["lock"], lambda: _sum(FLAG)), "programs that wait": Sample(TEXTS["flags"], _flags),
+    "transpose": Sample(TEXTS["transpose"], lambda: (
+        (2, 3), (x := _random(45, 70), torch.zeros(70, 45), 45, 70), {"BLOCK": 32}, x.t().contiguous())),
+    "types": Sample(TEXTS["types"], lambda: (
+        (1,), (torch.arange(-64, 64, dtype=torch.int32), torch.zeros(128, 8), torch.zeros(128).half()), {"BLOCK": 128},
+        None)),
+    "shapes": Sample(TEXTS["shapes"], lambda: ((1,), (_random(16, 32), torch.zeros(8, 32)), {"M": 16, "N": 32}, None)),
+    "loops": Sample(TEXTS["loops"], lambda: (
+        (1,), (_random(64), torch.zeros(64), 5), {"BLOCK": 64, "STEPS": 3}, None)),
+}  # fmt: skip

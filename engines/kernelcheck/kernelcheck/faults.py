@@ -11,16 +11,9 @@ class KernelFault(RuntimeError):
     """
 
     def __init__(
-        self,
-        kind: str,
-        what: str,
-        line: str = "",
-        *,
-        array: str | None = None,
-        element: int | None = None,
-        where: object = None,
-        why: str = "",
-    ) -> None:
+        self, kind: str, what: str, line: str = "", *, array: str | None = None, element: int | None = None,
+        where: object = None, why: str = "",
+    ) -> None:  # fmt: skip
         super().__init__("\n".join(part for part in (what, line and f"  {line}", why) if part))
         self.kind, self.line, self.array, self.element, self.where = kind, line, array, element, where
 

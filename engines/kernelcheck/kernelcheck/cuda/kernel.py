@@ -138,14 +138,9 @@ class Kernel:
         return f"<kernel {self.name}({', '.join(map(str, self.parameters))})>"
 
     def __call__(
-        self,
-        grid: Dim = (1, 1, 1),
-        block: Dim = (1, 1, 1),
-        args: Sequence[object] = (),
-        shared_mem: int = 0,
-        *,
+        self, grid: Dim = (1, 1, 1), block: Dim = (1, 1, 1), args: Sequence[object] = (), shared_mem: int = 0, *,
         limit: float = 5.0,
-    ) -> Report:
+    ) -> Report:  # fmt: skip
         """Run the kernel and return its report. A fault raises `CudaFault`, and nothing is written.
 
         A tensor is passed as its memory, as `data_ptr` is: a kernel knows no strides. On a simulated GPU it is the CPU
@@ -160,14 +155,9 @@ class Kernel:
         return report
 
     def check(
-        self,
-        grid: Dim = (1, 1, 1),
-        block: Dim = (1, 1, 1),
-        args: Sequence[object] = (),
-        shared_mem: int = 0,
-        *,
+        self, grid: Dim = (1, 1, 1), block: Dim = (1, 1, 1), args: Sequence[object] = (), shared_mem: int = 0, *,
         limit: float = 5.0,
-    ) -> Report:
+    ) -> Report:  # fmt: skip
         """Run the kernel as a call does, but return a fault in the report instead of raising it."""
         report = Report(self.name)
         try:
@@ -319,13 +309,9 @@ class Kernel:
         return describe(report, memories, shared, fault, lines, self.source, limit)
 
     def _run_on_gpu(
-        self,
-        report: Report,
-        args: Sequence[object],
-        words: list[tuple[int, bytes]],
-        shared_mem: int,
+        self, report: Report, args: Sequence[object], words: list[tuple[int, bytes]], shared_mem: int,
         device: torch.device,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Run the launch on a real GPU."""
         with torch.cuda.device(device):
             if self._real is None:

@@ -39,13 +39,9 @@ def run(
     """
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:  # not pipes, which a child would hold open
         process = subprocess.Popen(
-            [*_LIMITED, str(int(cpu_s) + 1), str(int(cpu_s) + 6), *command],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            env=environment,
-            start_new_session=True,
-        )
+            [*_LIMITED, str(int(cpu_s) + 1), str(int(cpu_s) + 6), *command], stdin=subprocess.DEVNULL, stdout=out,
+            stderr=err, env=environment, start_new_session=True,
+        )  # fmt: skip
         late = False
         try:
             process.wait(wall_s)

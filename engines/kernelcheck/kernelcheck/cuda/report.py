@@ -39,17 +39,9 @@ class CudaFault(faults.KernelFault):
     line: int | None  # type: ignore[assignment]  # of a text that is in no file
 
     def __init__(
-        self,
-        kind: str,
-        message: str,
-        *,
-        line: int | None = None,
-        other_line: int | None = None,
-        block: Three | None = None,
-        thread: Three | None = None,
-        array: str | None = None,
-        element: int | None = None,
-    ) -> None:
+        self, kind: str, message: str, *, line: int | None = None, other_line: int | None = None,
+        block: Three | None = None, thread: Three | None = None, array: str | None = None, element: int | None = None,
+    ) -> None:  # fmt: skip
         """Keep what is known beside the message."""
         where = None if block is None else (block, thread)
         super().__init__(kind, f"{kind}: {message}", array=array, element=element, where=where)
@@ -256,14 +248,9 @@ def _message(fault: dict[str, Any], who: str, what: str, limit: float) -> str:
 
 
 def describe(
-    report: Report,
-    memories: Sequence[Memory],
-    shared: SharedArray,
-    fault: dict[str, Any],
-    lines: Sequence[int | None],
-    source: str,
-    limit: float,
-) -> CudaFault:
+    report: Report, memories: Sequence[Memory], shared: SharedArray, fault: dict[str, Any],
+    lines: Sequence[int | None], source: str, limit: float,
+) -> CudaFault:  # fmt: skip
     """Return the fault that the runtime found, in words; `shared` is the array if it is shared."""
     line, other_line = lines
     who = f"block {_xyz(fault['block'], report.grid)}, thread {_xyz(fault['thread'], report.block)}"
@@ -286,12 +273,6 @@ def describe(
     own = source.splitlines()
     shown = f"\nline {line}: {own[line - 1].strip()}" if line and line <= len(own) else ""
     return CudaFault(
-        fault["kind"],
-        message + shown,
-        line=line,
-        other_line=other_line,
-        array=name,
-        element=element,
-        block=tuple(fault["block"]),
-        thread=tuple(fault["thread"]),
-    )
+        fault["kind"], message + shown, line=line, other_line=other_line, array=name, element=element,
+        block=tuple(fault["block"]), thread=tuple(fault["thread"]),
+    )  # fmt: skip

@@ -14,12 +14,16 @@ from typing import Any
 import torch
 
 from kernelcheck.faults import CompileError, KernelFault
-from kernelcheck.triton.blocks import TYPES, DType
+from kernelcheck.triton import blocks as triton
+from kernelcheck.triton.blocks import DType
 
-__all__ = ["VERSION", "constants", "dtype_of", "final_ir", "python_function", "why_not"]
+__all__ = ["OF_TORCH", "VERSION", "constants", "dtype_of", "final_ir", "python_function", "why_not"]
 
 _ANNOTATED = operator.attrgetter("_annotated_function")  # of a kernel: its function and what its parameters are
 VERSION = "1.7"  # of cuda-tile: another one may write its IR in another way
+_SCALE = DType("float8_e8m0fnu", torch.float8_e8m0fnu, "float32", "e8m0", "uint8")  # a power of two
+OF_TORCH = triton.OF_TORCH | {_SCALE.torch: _SCALE}
+TYPES = triton.TYPES | {_SCALE.name: _SCALE}
 _NAMES = {"bool_": "int1", "float8_e4m3fn": "float8e4nv", "float8_e5m2": "float8e5", "tfloat32": "float32"}
 
 
@@ -63,7 +67,12 @@ def constants(kernel: Any) -> list[bool]:
 
 def dtype_of(kind: Any) -> DType:
     """Return the type of elements of a type of the IR. Raises `KernelFault` for one that cannot run here."""
-    name = str(kind.dtype)
+    return _dtype(kind.dtype)
+
+
+@functools.cache
+def _dtype(dtype: Any) -> DType:
+    name = str(dtype)
     if _NAMES.get(name, name) not in TYPES:
         raise KernelFault("language", f"numbers of the type {name} cannot run here")
     return TYPES[_NAMES.get(name, name)]

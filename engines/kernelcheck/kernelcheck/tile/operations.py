@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from kernelcheck.faults import KernelFault
-from kernelcheck.tile.front_end import dtype_of
-from kernelcheck.triton.blocks import OF_TORCH, as_block
+from kernelcheck.tile.front_end import OF_TORCH, dtype_of
+from kernelcheck.triton.blocks import as_block
 from kernelcheck.triton.functions import to_tf32
 from kernelcheck.triton.memory import Buffer, Launch, Memory, line_of
 
@@ -62,20 +62,19 @@ class Run(Launch):
     """One run of all blocks of a grid. A token is a set of accesses, as bits: those that come before what takes it."""
 
     word = "block"
+    own = (*Launch.own, "_accesses", "_env", "_loc")
 
     def __init__(
-        self,
-        grid: tuple[int, int, int],
-        named: dict[str, Any],
-        memory: Memory,
-        watched: bool,
+        self, grid: tuple[int, int, int], named: dict[str, Any], memory: Memory, watched: bool,
         changed: str | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(grid, watched, changed)
         self._loc: Any = None
         self._accesses, self._values = 0, list[Any]()
         self._env: dict[str, Any] = {}
-        self.codes.add(Run.all_blocks.__code__)  # a fault says in which block
+        self._prepared: dict[int, list[Any]] = {}
+        self._patterns: dict[Any, np.ndarray] = {}
+        self._counted: dict[Any, tuple[int, int]] = {}
         for name, value in named.items():
             if isinstance(value, torch.Tensor):
                 if value.dtype not in OF_TORCH:
@@ -90,12 +89,14 @@ class Run(Launch):
         blocks = [(x, y, z) for z, y, x in itertools.product(*map(range, reversed(self.grid)))]
         if seed is not None:
             random.Random(seed).shuffle(blocks)
-        with np.errstate(all="ignore"):
-            for block in blocks:
-                self.start(block)
-                self._accesses = 0
-                self._env = dict(zip((one.name for one in ir.params), self._values, strict=True))
-                self._block(ir)
+
+        def run() -> None:
+            self._accesses = 0
+            self._env = dict(zip((one.name for one in ir.params), self._values, strict=True))
+            self._block(ir)
+
+        self.codes.add(run.__code__)  # a fault says in which block
+        self.each(blocks, run)
 
     def line(self, number: int | None = None) -> str:
         """Return the line of the operation that is running, or another line of its file."""
@@ -113,23 +114,41 @@ class Run(Launch):
         """Run a block of the IR, and return how it ends and with which values."""
         if values:
             self._env.update(zip((one.name for one in block.params), values, strict=True))
-        for operation in block:
-            name = type(operation).__name__
-            if name in ("Continue", "Break", "EndBranch", "Return"):
-                return name, tuple(map(self._value, getattr(operation, "outputs", getattr(operation, "values", ()))))
-            self._loc = operation.loc if operation.loc.line else self._loc
-            method = getattr(self, f"_on_{name}", None)
+        for operation, method, loc, results in self._steps(block):
             if method is None:
-                raise KernelFault("language", f"cuTile's operation {name} is not here yet", self.line())
+                outputs = getattr(operation, "outputs", getattr(operation, "values", ()))
+                return type(operation).__name__, tuple(map(self._value, outputs))
+            self._loc = loc or self._loc
             result = method(operation)
             if isinstance(result, _Ended):
                 return result.how, result.values
-            several = result if isinstance(result, tuple) else (result,)
-            self._env.update(zip((one.name for one in operation.result_vars), several, strict=True))
+            if isinstance(result, tuple):
+                self._env.update(zip(results, result, strict=True))
+            else:
+                self._env[results[0]] = result
         return "EndBranch", ()
 
+    def _steps(self, block: Any) -> list[Any]:
+        """Return the operations of a block of the IR with their methods, lines and names of results, prepared once."""
+        if id(block) not in self._prepared:
+            self._prepared[id(block)] = [
+                (one, self._method(type(one).__name__), one.loc if one.loc.line else None,
+                 [result.name for result in one.result_vars]) for one in block
+            ]  # fmt: skip
+        return self._prepared[id(block)]
+
+    def _method(self, name: str) -> Callable[[Any], Any] | None:
+        """Return the method for a kind of operation, None for those that end a block."""
+        if name in ("Continue", "Break", "EndBranch", "Return"):
+            return None
+
+        def missing(one: Any) -> Any:
+            raise KernelFault("language", f"cuTile's operation {name} is not here yet", self.line())
+
+        return getattr(self, f"_on_{name}", missing)
+
     def _value(self, operand: Any) -> Any:
-        return self._env[operand.name] if hasattr(operand, "name") else operand
+        return operand if (name := getattr(operand, "name", None)) is None else self._env[name]
 
     def _on_Loop(self, loop: Any) -> Any:
         values = tuple(map(self._value, loop.initial_values))
@@ -137,12 +156,16 @@ class Run(Launch):
         if loop.is_for_loop:
             turns = range(*(int(self._value(one)) for one in (loop.start, loop.stop, loop.step)))
         for turn in turns:
-            self._turn(1.0 if turn is None else 0.1)
+            if turn is None:
+                self.goes_on(loop.loc.line, True)
+            else:
+                self._turn(0.1)
             how, after = self._block(loop.body, values if turn is None else (np.int32(turn), *values))
             if how == "Return":
                 return _Ended(how, after)
             values = after
             if how == "Break":
+                self.goes_on(loop.loc.line, False)
                 break
         return values
 
@@ -244,6 +267,14 @@ class Run(Launch):
         wide = acc.dtype if acc.dtype.kind != "f" or acc.dtype.itemsize > 4 else np.float32
         return self._result(one, x.astype(wide) @ y.astype(wide) + acc)
 
+    def _on_TileMmaScaled(self, one: Any) -> Any:
+        x, x_scale, y, y_scale, acc = (
+            np.asarray(self._value(part)) for part in (one.x, one.x_scale, one.y, one.y_scale, one.acc)
+        )
+        self.report.flops += 2 * acc.size * x.shape[-1]
+        x = x * np.repeat(x_scale, x.shape[-1] // x_scale.shape[-1], -1)
+        return self._result(one, x @ (y * np.repeat(y_scale, y.shape[-2] // y_scale.shape[-2], -2)) + acc)
+
     def _folded(self, one: Any, left: list[Any], right: list[Any]) -> list[Any]:
         """Combine elements in pairs, as the body of a reduction does with two."""
         sizes, flops = np.size(left[0]), self.report.flops
@@ -310,29 +341,44 @@ class Run(Launch):
         array, (steps, order, _, _) = self._value(one.view), _view(one.view)
         return tuple(np.int32(-(-array.shape[axis] // step)) for axis, step in zip(order, steps, strict=True))
 
-    def _tile(self, one: Any, verb: str) -> tuple[Pointer, np.ndarray]:
-        """Return pointers to the elements of a tile, and which of them lie in the array."""
+    def _tile(self, one: Any, verb: str) -> tuple[Pointer, np.ndarray | None]:
+        """Return pointers to the elements of a tile, and which of them lie in the array: None for all."""
         array, (steps, order, sizes, _) = self._value(one.view), _view(one.view)
-        offsets, inside = np.zeros(sizes, np.int64), np.ones(sizes, bool)
+        first, inside = 0, None
         for place, (index, axis) in enumerate(zip(one.index, order, strict=True)):
-            start, limit = int(self._value(index)) * steps[place], array.shape[axis]
-            at = (start + np.arange(sizes[place])).reshape([-1 if n == place else 1 for n in range(len(sizes))])
-            offsets = offsets + at * array.strides[axis]
-            inside = inside & (at >= 0) & (at < limit)
-            outside, stop = start < 0 or start >= limit, start + sizes[place]
-            if outside or (stop > limit and any(getattr(one, "inbounds", ())[place : place + 1])):
-                name, number = array.pointer.buffer.name, int(self._value(index))
-                tile = f"tile {number:,} of axis {axis} of {name}, whose size is {limit:,}"
-                what = f"{self.word} {self.name()} {verb} {tile}"
-                why = f"check_bounds=False promises {stop:,} elements"
-                why = f"the tile begins at element {start:,}, and none of it lies in the array" if outside else why
-                raise self.fault("out of bounds", what, why, array=name, element=start)
-        return Pointer(array.pointer.buffer, array.pointer.data + offsets), inside
+            number, limit = int(self._value(index)), array.shape[axis]
+            start = number * steps[place]
+            first, stop = first + start * array.strides[axis], start + sizes[place]
+            if start < 0 or stop > limit:
+                outside = start < 0 or start >= limit
+                if outside or any(getattr(one, "inbounds", ())[place : place + 1]):
+                    name = array.pointer.buffer.name
+                    what = f"{verb} tile {number:,} of axis {axis} of {name}, whose size is {limit:,}"
+                    why = f"check_bounds=False promises {stop:,} elements"
+                    why = f"the tile begins at element {start:,}, and none of it lies in the array" if outside else why
+                    what = f"{self.word} {self.name()} {what}"
+                    raise self.fault("out of bounds", what, why, array=name, element=start)
+                within = np.arange(start, stop).reshape([-1 if n == place else 1 for n in range(len(sizes))]) < limit
+                inside = np.broadcast_to(within if inside is None else inside & within, sizes)
+        shape = sizes, tuple(array.strides[axis] for axis in order)
+        if shape not in self._patterns:
+            steps = zip(np.indices(sizes, sparse=True), shape[1], strict=True)
+            self._patterns[shape] = sum((at * step for at, step in steps), np.zeros(sizes, np.int64))
+        return Pointer(array.pointer.buffer, self._patterns[shape] + (array.pointer.data + first)), inside
+
+    def _wanted(self, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> tuple[int, int]:
+        """Return the sectors and requests of an access, those of the same places in a sector counted once."""
+        if active is not None or offsets.size < 2:
+            return super()._wanted(buffer, offsets, active)
+        start = int(offsets.flat[0])
+        key = (start + buffer.base) * buffer.item % 32, buffer.item, offsets.shape, (offsets - start).tobytes()
+        if key not in self._counted:
+            self._counted[key] = super()._wanted(buffer, offsets, active)
+        return self._counted[key]
 
     def _on_TileLoad(self, one: Any) -> Any:
         pointer, inside = self._tile(one, "loads")
-        padding = _PADDING.get(_view(one.view)[3])
-        return self._loaded(one, pointer, inside, None if padding is None else np.full(inside.shape, padding))
+        return self._loaded(one, pointer, inside, _PADDING.get(_view(one.view)[3]))
 
     def _on_TileStore(self, one: Any) -> Any:
         return self._stored(one, *self._tile(one, "stores"), self._value(one.tile))
@@ -341,29 +387,27 @@ class Run(Launch):
         pointer = self._value(one.pointer)
         return Pointer(pointer.buffer, pointer.data + np.asarray(self._value(one.offset)).astype(np.int64))
 
-    def _mask(self, one: Any, shape: tuple[int, ...]) -> np.ndarray:
-        return np.ones(shape, bool) if one.mask is None else np.broadcast_to(self._value(one.mask), shape)
+    def _mask(self, one: Any, shape: tuple[int, ...]) -> np.ndarray | None:
+        mask = True if one.mask is None else self._value(one.mask)
+        return None if np.all(mask) else np.broadcast_to(mask, shape)
 
     def _on_LoadPointer(self, one: Any) -> Any:
-        pointer = self._value(one.pointer)
-        padding = (
-            None if one.padding_value is None else np.broadcast_to(self._value(one.padding_value), pointer.data.shape)
-        )
-        return self._loaded(one, pointer, self._mask(one, pointer.data.shape), padding)
+        pointer, padding = self._value(one.pointer), one.padding_value
+        mask = self._mask(one, pointer.data.shape)
+        return self._loaded(one, pointer, mask, None if padding is None else self._value(padding))
 
     def _on_StorePointer(self, one: Any) -> Any:
         pointer = self._value(one.pointer)
         return self._stored(one, pointer, self._mask(one, pointer.data.shape), self._value(one.value))
 
-    def _loaded(
-        self, one: Any, pointer: Pointer, inside: np.ndarray, padding: np.ndarray | None
-    ) -> tuple[np.ndarray, int]:
-        buffer = pointer.buffer
+    def _loaded(self, one: Any, pointer: Pointer, inside: np.ndarray | None, padding: Any) -> tuple[np.ndarray, int]:
+        buffer, shape = pointer.buffer, pointer.data.shape
         elements = self.touch("load", buffer, pointer.data, inside)
         token = self._in_order("load", one, buffer, elements)
-        if padding is None and not inside.all():
-            padding = self._undefined(buffer, inside.shape)
-        tile = np.zeros(inside.shape, buffer.dtype.numpy) if padding is None else buffer.dtype.of(padding).copy()
+        if inside is None:
+            return buffer.read(elements).reshape(shape), token
+        padding = self._undefined(buffer, shape) if padding is None else np.broadcast_to(padding, shape)
+        tile = buffer.dtype.of(padding).copy()
         tile[inside] = buffer.read(elements)
         return tile, token
 
@@ -376,9 +420,9 @@ class Run(Launch):
         changed = self.changed in ("", line)
         return np.full(shape, 0 if changed else math.nan if buffer.dtype.kind == 2 else 100)
 
-    def _stored(self, one: Any, pointer: Pointer, inside: np.ndarray, values: Any) -> int:
-        buffer, whole = pointer.buffer, np.broadcast_to(values, inside.shape)
-        data, elements = whole[inside], self.touch("store", buffer, pointer.data, inside, whole)
+    def _stored(self, one: Any, pointer: Pointer, inside: np.ndarray | None, values: Any) -> int:
+        buffer, whole = pointer.buffer, np.broadcast_to(values, pointer.data.shape)
+        data, elements = _among(whole, inside), self.touch("store", buffer, pointer.data, inside, whole)
         token = self._in_order("store", one, buffer, elements)
         order = np.argsort(elements, kind="stable")
         clash = (elements[order][1:] == elements[order][:-1]) & (data[order][1:] != data[order][:-1])
@@ -391,11 +435,15 @@ class Run(Launch):
 
     def _in_order(self, kind: str, one: Any, buffer: Buffer, elements: np.ndarray) -> int:
         """Raise a race where an access of this block to these elements is not among those that the token holds."""
+        if not self.watched:
+            return 0
         self._accesses += 1
         bit, before = 1 << self._accesses, self._value(one.token) if one.token is not None else 0
         for column in ("stored",) if kind == "load" else ("stored", "loaded"):
+            if f"{column} by block" not in buffer.book:
+                continue
             who, when = (buffer.column(f"{column} {what}")[elements] for what in ("by block", "as access"))
-            mine = np.unique(when[who == self.me])
+            mine = np.unique(when[who == self.me]) if (who == self.me).any() else ()
             if late := [int(n) for n in mine if not before >> int(n) & 1]:
                 element = int(elements[(who == self.me) & (when == late[0])][0])
                 did = {"stored": "written", "loaded": "read"}[column]
@@ -408,19 +456,21 @@ class Run(Launch):
         )
         return before | bit
 
-    def _exchange(self, one: Any, pointer: Pointer, mask: np.ndarray, change: Callable[..., Any], *given: Any) -> Any:
+    def _exchange(
+        self, one: Any, pointer: Pointer, mask: np.ndarray | None, change: Callable[..., Any], *given: Any
+    ) -> Any:
         """Change elements one after the other and return what they were before."""
-        buffer = pointer.buffer
+        buffer, shape = pointer.buffer, pointer.data.shape
         elements = self.touch("atomic", buffer, pointer.data, mask)
-        parts = [np.broadcast_to(self._value(part), mask.shape)[mask] for part in given]
-        old, token = np.zeros(mask.shape, buffer.dtype.numpy), self._in_order("load", one, buffer, elements)
+        parts = [_among(np.broadcast_to(self._value(part), shape), mask) for part in given]
+        old, token = np.zeros(shape, buffer.dtype.numpy), self._in_order("load", one, buffer, elements)
         before = np.zeros(elements.size, buffer.dtype.numpy)
         for n in range(elements.size):
             place = elements[n : n + 1]
             before[n : n + 1] = buffer.read(place)
             buffer.write(place, buffer.dtype.of(change(before[n : n + 1], *(part[n : n + 1] for part in parts))))
         self.report.flops += elements.size if buffer.dtype.kind == 2 else 0
-        old[mask] = before
+        old[... if mask is None else mask] = before.reshape(shape) if mask is None else before
         return old, token
 
     def _on_TileAtomicRMW(self, one: Any) -> Any:
@@ -435,6 +485,11 @@ class Run(Launch):
 
     def _on_TileAtomicRedView(self, one: Any) -> Any:
         return self._exchange(one, *self._tile(one, "changes"), _atomic(one), one.update)[1]
+
+
+def _among(values: np.ndarray, inside: np.ndarray | None) -> np.ndarray:
+    """Return the values inside, in a row."""
+    return values.reshape(-1) if inside is None else values[inside]
 
 
 @dataclass(frozen=True)

@@ -50,15 +50,9 @@ def _of_block(
 
 
 def load(
-    pointer: Pointer | BlockPointer,
-    mask: Any = None,
-    other: Any = None,
-    boundary_check: Any = (),
-    padding_option: str = "",
-    cache_modifier: str = "",
-    eviction_policy: str = "",
-    volatile: bool = False,
-) -> Block:
+    pointer: Pointer | BlockPointer, mask: Any = None, other: Any = None, boundary_check: Any = (),
+    padding_option: str = "", cache_modifier: str = "", eviction_policy: str = "", volatile: bool = False,
+) -> Block:  # fmt: skip
     if isinstance(pointer, BlockPointer) and other is not None:
         raise wrong("tl.load takes no `other` with a block pointer: write padding_option='zero'")
     words = ("boundary_check", "padding_option") if isinstance(pointer, BlockPointer) else ("mask", "other")

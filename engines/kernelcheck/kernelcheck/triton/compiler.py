@@ -21,23 +21,9 @@ from typing import Any
 import numpy as np
 
 from kernelcheck.faults import KernelFault
+from kernelcheck.triton import blocks as device
 from kernelcheck.triton.block_pointers import BlockPointer
-from kernelcheck.triton.blocks import (
-    I32,
-    I64,
-    Block,
-    DType,
-    Pointer,
-    as_block,
-    assigned,
-    chained,
-    constant,
-    constexpr,
-    joined,
-    negated,
-    plain,
-    value_of,
-)  # fmt: skip
+from kernelcheck.triton.blocks import I32, I64, Block, DType, Pointer, as_block, constant, constexpr, plain
 from kernelcheck.triton.descriptors import TensorDescriptor
 from kernelcheck.triton.functions import IN_KERNELS, tl
 from kernelcheck.triton.kernel import ConstantFunction, Kernel, Room, meaning, of_room, outside
@@ -52,7 +38,7 @@ _OPERATORS: dict[type[ast.AST], tuple[str, Callable[..., Any]]] = {
     ast.Pow: ("**", operator.pow), ast.MatMult: ("@", operator.matmul), ast.LShift: ("<<", operator.lshift),
     ast.RShift: (">>", operator.rshift), ast.BitAnd: ("&", operator.and_), ast.BitOr: ("|", operator.or_),
     ast.BitXor: ("^", operator.xor), ast.USub: ("-", operator.neg), ast.UAdd: ("+", operator.pos),
-    ast.Invert: ("~", operator.invert), ast.Not: ("not", negated),
+    ast.Invert: ("~", operator.invert), ast.Not: ("not", device.negated),
 }  # fmt: skip
 _WORDS: dict[type[ast.AST], str] = {
     ast.Break: "break", ast.Continue: "continue", ast.Try: "try", ast.Lambda: "lambda", ast.Raise: "raise",
@@ -296,7 +282,7 @@ class _Walk(ast.NodeVisitor):
         if not known and value is not None:
             kind = "text" if isinstance(value, str) else type(value).__name__
             raise self.fault(f"{name} cannot hold a {kind}: annotate it, {name}: tl.constexpr = …", "types")
-        return assigned(value)
+        return device.assigned(value)
 
     def keep(self, name: str, value: Any) -> None:
         self.scope[name] = value
@@ -470,7 +456,7 @@ class _Walk(ast.NodeVisitor):
     def visit_Attribute(self, node: ast.Attribute) -> Any:
         value = self.visit(node.value)
         if node.attr == "value" and not _is_runtime(value):
-            return value_of(value)
+            return device.value_of(value)
         if isinstance(value, types.ModuleType):
             return self.of_module(value, node.attr)
         if _is_runtime(value) and node.attr not in _MEMBERS and node.attr not in Block.functions:
@@ -510,7 +496,7 @@ class _Walk(ast.NodeVisitor):
 
     def visit_BoolOp(self, node: ast.BoolOp) -> Any:
         word = "and" if isinstance(node.op, ast.And) else "or"
-        return joined(word, *(functools.partial(self.visit, one) for one in node.values))
+        return device.joined(word, *(functools.partial(self.visit, one) for one in node.values))
 
     def visit_Compare(self, node: ast.Compare) -> Any:
         values = [self.visit(one) for one in (node.left, *node.comparators)]
@@ -518,7 +504,7 @@ class _Walk(ast.NodeVisitor):
             return (values[0] is values[1]) == isinstance(node.ops[0], ast.Is)
         if not all(type(one) in COMPARISONS for one in node.ops):
             raise self.fault("Triton's language compares by < <= > >= == != and `is None`", "language")
-        return chained(tuple(COMPARISONS[type(one)] for one in node.ops), *values)
+        return device.chained(tuple(COMPARISONS[type(one)] for one in node.ops), *values)
 
     def visit_IfExp(self, node: ast.IfExp) -> Any:
         condition = self.visit(node.test)

@@ -12,24 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from kernelcheck.triton import blocks as device
 from kernelcheck.triton.access import ACCESSES
 from kernelcheck.triton.block_pointers import advance, make_block_ptr
-from kernelcheck.triton.blocks import (
-    BOOL,
-    F32,
-    I32,
-    I64,
-    TYPES,
-    Block,
-    DType,
-    as_block,
-    combine,
-    constant,
-    constexpr,
-    promote,
-    shaped,
-    sizes,
-)  # fmt: skip
+from kernelcheck.triton.blocks import BOOL, F32, I32, I64, TYPES, Block, DType, as_block, constant, shaped
 from kernelcheck.triton.descriptors import TensorDescriptor, make_tensor_descriptor
 from kernelcheck.triton.memory import running, wrong
 from kernelcheck.triton.philox import RANDOM
@@ -52,7 +38,7 @@ def full(shape: Any, value: Any, dtype: DType) -> Block:
         raise wrong(f"a block is filled with one number, and here is a block of the shape {block.shape}", "shapes")
     if isinstance(value, float) and value != 0 and dtype.kind == 1:
         raise wrong(f"{value} is no whole number, which {dtype} holds")
-    return Block(np.broadcast_to(block.data, sizes(shape)), dtype)
+    return Block(np.broadcast_to(block.data, device.sizes(shape)), dtype)
 
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
@@ -84,7 +70,7 @@ def _asked(name: str, holds: Callable[..., Any]) -> Callable[[Any], Block]:
 def _where(condition: Any, x: Any, y: Any) -> Block:
     plain = not isinstance(x, Block), not isinstance(y, Block)
     condition, x, y = as_block(condition).to(BOOL), as_block(x), as_block(y)
-    dtype = promote(x.dtype, plain[0], y.dtype, plain[1])
+    dtype = device.promote(x.dtype, plain[0], y.dtype, plain[1])
     parts = condition.data, dtype.of(x.data), dtype.of(y.data)
     return Block(shaped(lambda: np.where(*parts), condition, x, y), dtype)
 
@@ -165,6 +151,27 @@ def _scan(compute: np.ufunc) -> Callable[..., Any]:
         return Block(np.flip(scanned, axis) if reverse else scanned, dtype, counts=True)
 
     return scan
+
+
+def _map_elementwise(scalar_fn: Callable[..., Any], *args: Any, pack: int = 1) -> Any:
+    """Call a function of single numbers for each `pack` elements that lie side by side."""
+    if not all(isinstance(one, Block) for one in args):
+        raise wrong("tl.map_elementwise takes blocks: write tl.full((1,), …, tl.float32) for a number")
+    parts = shaped(lambda: np.broadcast_arrays(*(one.data for one in args)), *args)
+    count = constant(pack, "pack")
+    rows = [part.reshape(-1, count) for part in parts] if running[-1].computes else [np.zeros((1, count))] * len(args)
+    calls = [
+        scalar_fn(*(Block(row[n, at], one.dtype) for row, one in zip(rows, args, strict=True) for at in range(count)))
+        for n in range(len(rows[0]))
+    ]
+    single = isinstance(calls[0], Block)
+    several = [(one,) if single else one for one in calls]
+    made = []
+    for start in range(0, len(several[0]), count):
+        data = np.array([[one.data for one in call[start : start + count]] for call in several])
+        whole = data.reshape(parts[0].shape) if running[-1].computes else np.zeros(parts[0].shape)
+        made.append(Block(whole, several[0][start].dtype))
+    return made[0] if single else tuple(made)
 
 
 Blocks = tuple[Block, ...]
@@ -260,6 +267,43 @@ def dot(
     return Block(data if acc is None else data + acc.data, dtype)
 
 
+_FORMATS = {"e2m1": "uint8", "e4m3": "float8e4nv", "e5m2": "float8e5", "bf16": "bfloat16", "fp16": "float16"}
+_FOUR_BITS = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6], np.float32)
+
+
+def _unscaled(name: str, block: Block, scale: Any, form: str, k_pack: bool, k_axis: int) -> np.ndarray:
+    """Return the numbers of a block in a microscaling format: its own, each times the scale of its group along k."""
+    form, scale = constant(form, "a format"), device.plain(scale)
+    wanted = TYPES[_FORMATS[form]] if form in _FORMATS else None
+    if wanted is None or block.dtype.name not in (wanted.name, f"uint{wanted.bits}"):
+        asked = f"holds {wanted.name}, or its bits in uint{wanted.bits}" if wanted else f"may be {', '.join(_FORMATS)}"
+        raise wrong(f"{name} of tl.dot_scaled has the format {form!r}, which {asked}: it is {block.dtype}")
+    data = block.to(wanted, bitcast=True).data
+    if form == "e2m1":  # two numbers in a byte, the first in the low bits
+        axis = k_axis if constant(k_pack, "k_pack") else -3 - k_axis
+        halves = np.moveaxis(np.stack([data & 15, data >> 4]), 0, data.ndim + axis + 1)
+        bits = halves.reshape([n * (2 if place == data.ndim + axis else 1) for place, n in enumerate(data.shape)])
+        data = np.where(bits & 8, -1, 1) * _FOUR_BITS[bits & 7]
+    if scale is None:
+        return data.astype(np.float32)
+    rows = scale.data if scale.dtype.kind == 2 else np.exp2(np.where(scale.data == 255, np.nan, scale.data - 127.0))
+    sizes_ = data.shape if k_axis == -1 else data.swapaxes(-1, -2).shape
+    if scale.shape[:-1] != sizes_[:-1] or sizes_[-1] not in (16 * scale.shape[-1], 32 * scale.shape[-1]):
+        what = f"the scale of {name} must be {(*sizes_[:-1], sizes_[-1] // 32)}, one for 32 numbers along k"
+        raise wrong(f"{what}, and it is {scale.shape}", "shapes")
+    each = np.repeat(rows, sizes_[-1] // scale.shape[-1], -1)
+    return (data * (each if k_axis == -1 else each.swapaxes(-1, -2))).astype(np.float32)
+
+
+def dot_scaled(
+    lhs: Any, lhs_scale: Any, lhs_format: str, rhs: Any, rhs_scale: Any, rhs_format: str, acc: Block | None = None,
+    fast_math: bool = False, lhs_k_pack: bool = True, rhs_k_pack: bool = True, out_dtype: DType = F32,
+) -> Block:  # fmt: skip
+    a = _unscaled("lhs", as_block(lhs), lhs_scale, lhs_format, lhs_k_pack, -1)
+    b = _unscaled("rhs", as_block(rhs), rhs_scale, rhs_format, rhs_k_pack, -2)
+    return dot(Block(a, F32), Block(b, F32), acc, "ieee", out_dtype=out_dtype)
+
+
 def to_tf32(numbers: np.ndarray) -> np.ndarray:
     """Return float32 numbers with the 10 fractional bits of TF32, to the nearest.
 
@@ -282,14 +326,14 @@ def trans(input: Any, *dims: Any) -> Block:
 
 
 def reshape(input: Any, *shape: Any, can_reorder: bool = False) -> Block:
-    wanted = sizes(shape)
+    wanted = device.sizes(shape)
     if np.prod(wanted, dtype=int) != input.numel:
         raise wrong(f"a block of the shape {input.shape} has not as many elements as one of {wanted}", "shapes")
     return Block(input.data.reshape(wanted), input.dtype)
 
 
 def broadcast_to(input: Any, *shape: Any) -> Block:
-    wanted = sizes(shape)
+    wanted = device.sizes(shape)
     if input.data.ndim not in (0, len(wanted)):
         raise wrong(
             f"a block of the shape {input.shape} has not as many axes as {wanted}: add one by [:, None]", "shapes"
@@ -418,7 +462,7 @@ def _number(name: str, which: str) -> Callable[..., Any]:
 
 
 def _sanitized(name: str) -> Callable[..., Any]:
-    return lambda x, y, sanitize_overflow=True: combine(name, x, y)
+    return lambda x, y, sanitize_overflow=True: device.combine(name, x, y)
 
 
 def cdiv(x: Any, y: Any) -> Any:
@@ -567,11 +611,12 @@ _LIBDEVICE = _Language(
 )  # fmt: skip
 tl: Any = _Language(
     **TYPES, **Block.functions, **ACCESSES, **RANDOM, **_OF_TWO,
-    constexpr=constexpr, tensor=Block, dtype=DType,
+    constexpr=device.constexpr, tensor=Block, dtype=DType,
     math=_Language(**_MATH, **_OF_TWO),
     extra=_Language(libdevice=_LIBDEVICE, cuda=_Language(libdevice=_LIBDEVICE)),
     swizzle2d=swizzle2d, program_id=_number("program_id", "program"), num_programs=_number("num_programs", "grid"),
-    arange=arange, full=full, dot=dot, where=_where, make_block_ptr=make_block_ptr, advance=advance,
+    arange=arange, full=full, dot=dot, dot_scaled=dot_scaled, map_elementwise=_map_elementwise, where=_where,
+    make_block_ptr=make_block_ptr, advance=advance,
     make_tensor_descriptor=make_tensor_descriptor, tensor_descriptor=TensorDescriptor,
     load_tensor_descriptor=lambda desc, offsets: desc.load(offsets),
     store_tensor_descriptor=lambda desc, offsets, value: desc.store(offsets, value),
@@ -581,8 +626,8 @@ tl: Any = _Language(
     squeeze=_squeeze, unsqueeze=_expand_dims,
     topk=lambda x, k, dim=None, descending=True: Block(_sort(x, dim, descending).data[..., :k], x.dtype),
     PropagateNan=types.SimpleNamespace(NONE=0, ALL=1), const=types.SimpleNamespace(),
-    maximum=lambda x, y, propagate_nan=0: combine("highest" if propagate_nan else "maximum", x, y),
-    minimum=lambda x, y, propagate_nan=0: combine("lowest" if propagate_nan else "minimum", x, y),
+    maximum=lambda x, y, propagate_nan=0: device.combine("highest" if propagate_nan else "maximum", x, y),
+    minimum=lambda x, y, propagate_nan=0: device.combine("lowest" if propagate_nan else "minimum", x, y),
     add=_sanitized("add"), sub=_sanitized("sub"), mul=_sanitized("mul"),
     clamp=lambda x, min, max, propagate_nan=0: tl.minimum(tl.maximum(x, min, propagate_nan), max, propagate_nan),
     range=_range, static_range=_static_range,

@@ -32,12 +32,9 @@ class Kernel:
     start: ClassVar[Callable[..., Any]]  # launches a kernel: the room that does it puts it here
 
     def __init__(
-        self,
-        fn: Callable[..., Any],
-        configs: tuple[Config, ...] = (),
-        heuristics: tuple[tuple[str, Any], ...] = (),
+        self, fn: Callable[..., Any], configs: tuple[Config, ...] = (), heuristics: tuple[tuple[str, Any], ...] = (),
         reset: dict[str, Any] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.fn, self.configs, self.heuristics = fn, configs, heuristics
         self.reset = reset or {}  # options of autotune that say what its runs leave behind
         self.__name__, self.__doc__, self.__module__ = fn.__name__, fn.__doc__, fn.__module__
@@ -165,15 +162,9 @@ def _heuristics(values: dict[str, Callable[..., Any]]) -> Callable[[Kernel], Ker
 
 
 namespace = types.SimpleNamespace(
-    jit=_jit,
-    autotune=_autotune,
-    heuristics=_heuristics,
-    Config=Config,
-    cdiv=host_cdiv,
-    next_power_of_2=next_power_of_2,
-    constexpr_function=ConstantFunction,
-    set_allocator=lambda allocator: None,
+    jit=_jit, autotune=_autotune, heuristics=_heuristics, Config=Config, cdiv=host_cdiv,
+    next_power_of_2=next_power_of_2, constexpr_function=ConstantFunction, set_allocator=lambda allocator: None,
     reinterpret=lambda tensor, dtype: tensor.view(dtype.torch),
     tools=types.SimpleNamespace(tensor_descriptor=types.SimpleNamespace(TensorDescriptor=HostDescriptor)),
     language=tl,
-)
+)  # fmt: skip

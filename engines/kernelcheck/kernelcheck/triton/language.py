@@ -188,11 +188,8 @@ def _run(launch: _Run, kernel: Kernel, arguments: dict[str, Any], seed: int | No
         random.Random(seed).shuffle(programs)
     running.append(launch)
     try:
-        with np.errstate(all="ignore"):
-            function = launch.function(kernel)
-            for program in programs:
-                launch.start(program)
-                function(**arguments)
+        function = launch.function(kernel)
+        launch.each(programs, lambda: function(**arguments))
     except Exception as error:
         if not launch.watched:
             raise
@@ -339,13 +336,9 @@ def _on_copies(kernel: Kernel, named: dict[str, Any], config: Config | None) -> 
 
 
 def _trial(
-    kernel: Kernel,
-    grid: tuple[int, int, int],
-    named: dict[str, Any],
-    config: Config | None,
-    seed: int | None = None,
+    kernel: Kernel, grid: tuple[int, int, int], named: dict[str, Any], config: Config | None, seed: int | None = None,
     changed: str | None = None,
-) -> _Run:
+) -> _Run:  # fmt: skip
     """Run a kernel on copies of its tensors and note what it does."""
     launch, arguments = _Run(grid, watched=True, changed=changed), _on_copies(kernel, named, config)
     _run(launch, kernel, arguments, seed)

@@ -12,9 +12,10 @@ import html
 import linecache
 import math
 import sys
+import threading
 import types
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ _SECTOR, _WARP = 32, 32
 _MOST_TOUCHED = 1_000_000  # elements that a report remembers
 _INT32 = 2**31 - 1
 _MOST_TURNS = 10_000  # of loops of one program
-_NOBODY, _SEVERAL = -1, -2
+_NOBODY, _SEVERAL = 0, -1  # programs count from 1
 running: list[Launch] = []  # the innermost last
 
 
@@ -124,10 +125,10 @@ class Buffer:
         self.array = raw[self.base * self.item : stop].view(dtype.stored)
         self.book = memory.books.setdefault((storage._cdata, self.item), {"elements": storage.nbytes() // self.item})
 
-    def column(self, name: str, start: int = _NOBODY) -> np.ndarray:
-        """Return the record of each element: its last writer, when …"""
+    def column(self, name: str) -> np.ndarray:
+        """Return the record of each element: its last writer, when …; 0 takes no memory before it is written."""
         if name not in self.book:
-            self.book[name] = np.full(self.book["elements"], start)
+            self.book[name] = np.zeros(self.book["elements"], np.int32)
         return self.book[name][self.base :]
 
     def summed(self) -> bool:
@@ -178,11 +179,16 @@ def _size(shape: Sequence[int], strides: Sequence[int]) -> int:
     return sum((n - 1) * step for n, step in zip(shape, strides, strict=True)) + 1 if math.prod(shape) else 0
 
 
+class _Stopped(Exception):
+    """Ends a program that waits when another one has failed."""
+
+
 class Launch:
     """One run of a kernel: which program is running, whose lines, and, where it is watched, what it touched."""
 
     computes = True  # and does not only look at types and shapes
     word = "program"  # for one of those that run at the same time
+    own = "program", "me", "_turns", "_open", "_asked", "_before", "_seen", "_barriers", "_reductions"  # of each
 
     def __init__(self, grid: tuple[int, int, int], watched: bool, changed: str | None = None) -> None:
         self.grid, self.watched = grid, watched
@@ -192,12 +198,15 @@ class Launch:
         self.undefined: dict[str, KernelFault] = {}  # by line: loads whose masked elements have no value
         self.buffers: list[Buffer] = []
         self._turns, self._open = 0.0, dict[int, int]()
+        self._asked, self._before = 0, dict[int, int]()  # of memory in this turn of a `while` loop, and in the last one
+        self._left, self._waiting = deque[tuple[int, int, int]](), deque[threading.Event]()
+        self._idle, self._failed = 0, list[BaseException]()
         self._touched: dict[tuple[str, tuple[int, int, int]], list[np.ndarray]] = defaultdict(list)
         self._remembered, self._clock = 0, 0
         self._lines = array.array("i")  # of the access at each time of the clock
         self._seen: np.ndarray | None = None
         self._released: dict[tuple[int, int], np.ndarray] = {}
-        self._barriers = 0  # of all programs, one at the start of each: what lies between two is in no order
+        self._barriers = self._passed = 0  # of all programs, one at the start of each: between two there is no order
         self._reductions = 0  # of a block to one number: what lanes read before was read when one writes behind it
         self._alike: list[tuple[Buffer, KernelFault]] = []  # elements to which several programs wrote one number
 
@@ -205,14 +214,56 @@ class Launch:
         """Call a kernel from a kernel, and return what it returns."""
         raise NotImplementedError
 
+    def each(self, programs: Iterable[tuple[int, int, int]], run: Callable[[], Any]) -> None:
+        """Run a function for each program, one after the other. Where one waits for others, in a loop, they go on."""
+        self._left.extend(programs)
+        self._run, self._ended = run, threading.Event()
+        self._go_on()
+        self._ended.wait()
+        if self._failed:
+            raise self._failed[0]
+
+    def _go_on(self) -> None:
+        """Run the programs that have not begun, then wake one that waits."""
+        try:
+            with np.errstate(all="ignore"):
+                while self._left and not self._failed:
+                    self.start(self._left.popleft())
+                    self._run()
+        except _Stopped:
+            pass
+        except BaseException as error:
+            self._failed.append(error)
+        (self._waiting.popleft() if self._waiting else self._ended).set()
+
+    def _let_others_go_on(self) -> bool:
+        """Wait for a turn of every other program, in threads of which one runs. Return False if there is none."""
+        mine, state = threading.Event(), {name: vars(self)[name] for name in self.own}
+        self._waiting.append(mine)
+        if self._left:
+            try:
+                threading.Thread(target=self._go_on, daemon=True).start()
+            except RuntimeError:  # a browser has no threads
+                self._waiting.pop()
+                return False
+        elif (other := self._waiting.popleft()) is mine:
+            return False
+        else:
+            other.set()
+        mine.wait()
+        if self._failed:
+            raise _Stopped
+        vars(self).update(state)
+        return True
+
     def start(self, program: tuple[int, int, int]) -> None:
         """Go on with another program."""
-        self.program, self._turns = program, 0.0
-        self._open.clear()
+        self.program, self._turns, self._idle = program, 0.0, 0
+        self._open, self._before = {}, {}
         self.report.programs += 1
         self.barrier()
         x, y, z = program
-        self.me = x + self.grid[0] * (y + self.grid[1] * z)
+        self.me = 1 + x + self.grid[0] * (y + self.grid[1] * z)
         self._seen = None  # of each program, until when what it did comes before what follows: nothing, at first
 
     def turns(self, numbers: Iterable[Any]) -> Iterator[Any]:
@@ -225,17 +276,24 @@ class Launch:
         """Return whether a `while` loop goes on, whose turns are counted."""
         if not bool(condition):
             self._open.pop(line, None)
+            self._idle = 0
             return False
         self._open[line] = self._open.get(line, 0) + 1
-        self._turn(1.0)
+        asked, self._asked = self._asked, 0
+        waits = asked and asked == self._before.get(line)  # it asks for what it has asked for
+        self._before[line] = asked
+        self._idle += 1
+        if not (waits and self._idle < max(1000, 20 * len(self._waiting)) and self._let_others_go_on()):
+            self._turn(1.0)
         return True
 
     def _turn(self, share: float) -> None:
         self._turns += share
         if self._turns > _MOST_TURNS:
             what = f"{self.word} {self.name()} goes on after very many turns of a loop: does it never end?"
+            others = f"{len(self._waiting):,} other {self.word}s wait too, and the rest has ended"
             busiest = max(self._open, key=lambda line: self._open[line], default=None)
-            raise KernelFault("endless", what, self.line(busiest), where=self.program)
+            raise KernelFault("endless", what, self.line(busiest), where=self.program, why=others * bool(self._waiting))
 
     def fault(self, kind: str, what: str, why: str = "", **more: Any) -> KernelFault:
         """Return a fault at the line of the kernel that is running."""
@@ -259,7 +317,8 @@ class Launch:
 
     def barrier(self) -> None:
         """Pass a barrier of the running program."""
-        self._barriers += 1
+        self._passed += 1
+        self._barriers = self._passed
 
     def left_open(self, what: str, why: str, shape: tuple[int, ...], floats: bool = False, **more: Any) -> np.ndarray:
         """Return stand-ins for undefined values, NaN for floats, and other numbers in further runs of a check.
@@ -294,6 +353,7 @@ class Launch:
         `data` is what a store writes, `chosen` says that numbers in memory choose where.
         """
         elements = offsets.reshape(-1) if active is None else offsets[active]
+        self._asked = hash((self._asked, kind, buffer.name, elements[:1].tobytes(), elements.size))
         if self.watched:
             self._remember(buffer, elements)
         if elements.size:
@@ -308,9 +368,6 @@ class Launch:
                 new, old = data.reshape(-1) if active is None else data[active], buffer.read(elements)
                 alike = (new == old) | ((new != new) & (old != old))
             self._order(kind, buffer, elements, alike, chosen)
-            if kind == "load" and elements.size > 1:
-                places, count = np.unique(elements, return_counts=True)
-                buffer.column("read by several")[places[count > 1]] = self.me
             if kind == "load":
                 self.look_at_lanes("load", buffer, offsets, active, np.array(True))
             elif kind == "atomic" and not offsets.ndim:
@@ -325,6 +382,9 @@ class Launch:
         A lane is a place in a block, counted row by row: blocks of as many elements are taken to lie on threads alike.
         `matters` says for which elements the order does: not where a store leaves what was there.
         """
+        if kind == "load" and offsets.size > 1:
+            places, count = np.unique(offsets if active is None else offsets[active], return_counts=True)
+            buffer.column("read by several")[places[count > 1]] = self.me
         lanes = np.arange(offsets.size) * 64 + offsets.size.bit_length()
         elements = offsets.reshape(-1)
         if active is not None:
@@ -401,12 +461,16 @@ class Launch:
             traffic.loaded_bytes += number * buffer.item
         else:
             traffic.stored_bytes += number * buffer.item
+        sectors, requests = self._wanted(buffer, offsets, active)
+        traffic.sectors += sectors
+        traffic.requests += requests
+
+    def _wanted(self, buffer: Buffer, offsets: np.ndarray, active: np.ndarray | None) -> tuple[int, int]:
+        """Return how many sectors and requests an access takes."""
         sectors = (offsets + buffer.base) * buffer.item // _SECTOR
         sectors = sectors if active is None else np.where(active, sectors, -1)
         ways = [sectors, sectors.swapaxes(-1, -2)] if sectors.ndim > 1 else [sectors]
-        counts = [_grouped(one.reshape(-1)) for one in ways]
-        traffic.sectors += min(counts)[0]
-        traffic.requests += min(counts)[1]
+        return min(_grouped(one.reshape(-1)) for one in ways)
 
     def _order(self, kind: str, buffer: Buffer, elements: np.ndarray, alike: np.ndarray | None, chosen: bool) -> None:
         """Raise a race where another program touched these elements, with nothing that orders the two.
@@ -420,12 +484,14 @@ class Launch:
             kind == "atomic" and elements.size == 1
         ):  # a counter or a lock: what came before it elsewhere is seen from now on
             key = id(buffer.book), int(elements[0]) + int(buffer.base)
-            nothing = np.full(math.prod(self.grid), -1) if self._seen is None else self._seen
-            self._seen = np.maximum(nothing, self._released.get(key, -1))
+            nothing = np.zeros(math.prod(self.grid) + 1, int) if self._seen is None else self._seen
+            self._seen = np.maximum(nothing, self._released.get(key, 0))
             self._seen[self.me] = self._clock
             self._released[key] = self._seen.copy()
         others = {"load": ("wrote", "added"), "store": ("wrote", "added", "read"), "atomic": ("wrote", "read")}[kind]
         for column in others:
+            if column not in buffer.book:  # nobody did so
+                continue
             who, when = buffer.column(column)[elements], buffer.column(f"{column} at")[elements]
             late = self._unordered(who, when)
             if not late.any():
@@ -447,12 +513,12 @@ class Launch:
 
     def _unordered(self, who: np.ndarray, when: np.ndarray) -> np.ndarray:
         """Return which of the accesses, by `who` at `when`, nothing puts before those of the running program."""
-        others = (who >= 0) & (who != self.me)
+        others = (who > 0) & (who != self.me)
         return (who == _SEVERAL) | (others if self._seen is None else others & (when > self._seen[who]))
 
     def _race(self, kind: str, buffer: Buffer, element: int, before: str, who: int, when: int) -> KernelFault:
         x, y, _ = self.grid
-        other = (who % x, who // x % y, who // (x * y)) if who >= 0 else None
+        other = ((who - 1) % x, (who - 1) // x % y, (who - 1) // (x * y)) if who > 0 else None
         name = self.name()
         mine, self.program = self.program, other or self.program
         them = f"{self.word} {self.name()}" if other else f"several other {self.word}s"

@@ -23,13 +23,8 @@ from kernelcheck.faults import KernelFault
 AND, OR, NOT, CHAIN, NUMBER, WHILE, FOR = "@and", "@or", "@not", "@chain", "@number", "@while", "@for"
 VALUE = "@value"
 COMPARISONS: dict[type[ast.cmpop], str] = {
-    ast.Lt: "lt",
-    ast.LtE: "le",
-    ast.Gt: "gt",
-    ast.GtE: "ge",
-    ast.Eq: "eq",
-    ast.NotEq: "ne",
-}
+    ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
