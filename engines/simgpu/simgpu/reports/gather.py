@@ -43,13 +43,13 @@ class Session(Recording):
 
 def gather(session: Recording) -> Report:
     """Return the report of what a session has recorded until now."""
-    world, run, held = session.world, session.run, session.holdings
+    world, run, held, log = session.world, session.run, session.holdings, session.trainings.all[0].log
     gpu = max(range(len(world.memory.gpus)), key=lambda index: held.peaks[index])
     at_peak = held.at_peak(gpu)
     owners: dict[str, int] = dict.fromkeys(OWNERS, 0)
     for one in at_peak:
         owners["others" if one.is_data else one.owner] += one.nbytes
-    recorded = [event for event in session.log.events if not (run.steps > 1 and _is_beginning(event))]
+    recorded = [event for event in log.events if not (run.steps > 1 and _is_beginning(event))]
     usual, odd, once_at = _usual(recorded)
     events, first, last = _window(usual)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
@@ -70,7 +70,7 @@ def gather(session: Recording) -> Report:
     own = session.own_work.rows()
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
-        memory_lines=_memory_lines(at_peak), steps=run.steps,
+        memory_lines=_memory_lines(at_peak), steps=run.steps, trainings=_trainings(session, machine),
         growth=list(session.growth.found), growth_turns=session.growth.turns,
         step_kind=_step_kind(session), recorded=steps, odd=odd, step_time=step_s,
         once=_once(session, recorded, once_at, odd, step_s, machine), own=own,
@@ -92,10 +92,23 @@ def gather(session: Recording) -> Report:
         evidence=_evidence(session, timeline), has_cuda=session.has_cuda, has_compiled=session.has_compiled,
         simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
-        asking={Line.of(line).parts: "unpinned" for line in session.log.unpinned}
+        asking={Line.of(line).parts: "unpinned" for line in log.unpinned}
         | {Line.of(line).parts: why for line, why in session.reads.asking.items()},
         epochs={Line.of(line).parts: batches for line, batches in session.epochs.items()},
     )  # fmt: skip
+
+
+def _trainings(session: Recording, machine: Machine) -> list[Row]:
+    """Return the line of the steps of each training, how long one takes, and how many there were; of one nothing."""
+    found: list[Row] = []
+    for training in session.trainings.all:
+        step_s = 0.0
+        if len(training.log):
+            events, first, last = _window(_usual(training.log.events)[0])
+            whole = Timeline.of(play(events, machine, len(session.world.memory.gpus)), first, last)
+            step_s = whole.total_ns / (last - first) / 1e9
+        found.append(Row(*Line.of(training.line).parts, step_s, training.steps, 0, f"{training.name}.step()"))
+    return found if len(found) > 1 else []
 
 
 def _evidence(session: Recording, timeline: Timeline) -> Evidence:
@@ -146,7 +159,9 @@ def _once(session: Recording, recorded: list[Event], line: str, odd: int, step_s
     """Return what is left out of a step, and how long it takes each time: beginnings of loaders, and odd steps."""
     if session.run.steps < 2:
         return []
-    began = [event for event in session.log.events if isinstance(event, Work) and event.name == FIRST_BATCH]
+    began = [
+        event for event in session.trainings.all[0].log.events if isinstance(event, Work) and event.name == FIRST_BATCH
+    ]
     parts = rows(Part(event.line, event.length_ns / 1e9, 0, FIRST_BATCH) for event in began)
     once = [replace(row, seconds=row.seconds / row.count) for row in parts]
     if odd:

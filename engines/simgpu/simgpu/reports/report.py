@@ -53,6 +53,8 @@ class Values:
     - `steps`, `step_kind`, `recorded`: how many steps, how they were found, how many the rows are means over;
     - `odd`: how many steps are left out, which did what the others do not; `once`: what is left out, and how long it
       takes each time: that, and the first batches of loaders;
+    - `trainings`: where there are several, how long a step of each takes (0: not recorded), and how many each has; all
+      other rows are of the first;
     - `own`: what the program itself does on the CPU in a step, by line, as this machine does it; no other time has it;
     - `step_time`, `busy`, `idle`: seconds a step; the share of it, 0 to 1, in which the GPU computes, or does not;
     - `phases`: seconds of a step by what the GPU does or waits for; empty where nothing tells them apart;
@@ -80,6 +82,7 @@ class Values:
     growth: list[Growth]
     growth_turns: int
     steps: int
+    trainings: list[Row]
     step_kind: str
     recorded: int
     odd: int

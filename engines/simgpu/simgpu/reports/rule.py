@@ -1,7 +1,7 @@
 """Base of the rules of a report: a rule watches a program's events, and says of a line what is wrong with it.
 
-Each rule is a file of `rules`, whose name is the code of its remark. Its docstring says what is seen, for the docs. Its
-class has what the remark is about, its words and its handlers of events.
+Each rule is a class in a file of `rules`, whose name is the code of its remark. Its docstring, or that of a file with
+one rule, says what is seen, for the docs. It has what the remark is about, its words and its handlers of events.
 """
 
 from collections.abc import Iterable

@@ -4,7 +4,6 @@ import math
 import re
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +32,7 @@ from simgpu.reports.reads import Reads
 from simgpu.reports.rule import Outcome, Suspect
 from simgpu.reports.rules import Rules
 from simgpu.reports.rules.compiled_anew import CompiledAnew
+from simgpu.reports.trainings import MOST_TIMED, Trainings
 
 STEPS, TELLING = 10, 4  # so many are recorded in detail; of so many the usual ones can be told
 EVENTS, MOST_EVENTS = 15_000, 1_000_000  # at most so many of several usual steps, and of all
@@ -56,7 +56,7 @@ class RunRecord:
 
 
 class Recording:
-    """Records from its start until `stop`. Steps are those of the first optimizer, or end at `simgpu.step()`."""
+    """Records from its start until `stop`. Steps are those of the optimizer that leads, or end at `simgpu.step()`."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class Recording:
         self.world, self.on = state.world, True
         self.has_cuda = device_kind.kind not in ("mps", "xpu")
         self._stop_after, self.data_ms, self._progress = stop_after, data_ms, progress
-        self._leader: Callable[[], Any] = lambda: None
+        self.trainings = Trainings(self.log)
         self._told_s = self.run.begun_s
         self._hinted = False  # whether it was said that the first step takes long
-        self._events_before = 0  # the step that runs
+        self._events_before = self._steps_before = 0  # the step that runs; the training that does
         self._put = Replacements()
         with self.world.lock:
             self.machine = self.world.clock.machine
@@ -172,8 +172,8 @@ class Recording:
         self.holdings.step = self.run.steps
         if self.world.clock.log is self.log:
             self.log.step()
-        most = EVENTS if self.run.steps >= TELLING else MOST_EVENTS
-        if self.run.steps >= STEPS or (self.run.steps > 1 and len(self.log) > most):
+        most, steps = EVENTS if self.run.steps >= TELLING else MOST_EVENTS, self.run.steps - self._steps_before
+        if steps >= STEPS or (self.run.steps > 1 and len(self.log) > most):
             self._pause()
         self.exiting = None
         self.on_step()
@@ -240,12 +240,23 @@ class Recording:
         self.log.stepping = self.holdings.stepping = False
         self.holdings.after_step(event.optimizer)
         self.program.end_update()
-        if self._leader() is None:
-            self._leader = weakref.ref(event.optimizer)
-        if self._leader() is event.optimizer:
+        if self.run.marked:
             self.run.optimizer = Optimizer.of(event.optimizer)
-            if not self.run.marked:
-                self._end_step()
+        elif self.trainings.leads(event.optimizer):
+            if self.trainings.now is self.trainings.all[0]:
+                self.run.optimizer = Optimizer.of(event.optimizer)
+            self._follow()
+            self._end_step()
+
+    def _follow(self) -> None:
+        """Record what the training that runs asks for, where it has begun, and no more of the one before."""
+        training = self.trainings.now
+        if training.log is self.log:
+            return
+        self._pause()
+        self.log, self._steps_before, self._events_before = training.log, self.run.steps, 0
+        if not len(self.log) and self.trainings.all.index(training) < MOST_TIMED:
+            self.world.clock.log = self.log
 
     def on_hand_step(self, event: events.HandStep) -> None:
         self.holdings.changed(event.weights)

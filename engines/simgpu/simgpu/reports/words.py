@@ -79,6 +79,7 @@ def answer(report: Values) -> list[str]:
         on = f" on rank {other}" if other else f": {room} were in use at most"
         fits = f"It does not fit{on}, and more was asked for."
     what = "A step" if report.steps else "The run, in which no step was found,"
+    what += f" of the first of {len(report.trainings)} trainings" if report.trainings else ""
     step = f"{what} takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it"
     step += f", and waits {report.launching:.0%} of it for launches." if report.launching >= 0.05 else "."
     if report.failure is None:
@@ -174,7 +175,7 @@ def steps_sentence(report: Values) -> str:
         )
     ends = f"A step ends with {report.step_kind}"
     of = (
-        f"{report.recorded:,} of {report.steps:,} steps"
+        f"{report.recorded:,} of {count_text(report.trainings[0].count if report.trainings else report.steps)} steps"
         if report.steps > 1
         else "one step, the first, in which much is done once"
     )
@@ -184,7 +185,18 @@ def steps_sentence(report: Values) -> str:
         for row in report.once
     )
     seldom = f" Left out, too, is what comes seldom: {once}." if once else ""
-    return f"{ends}. The figures are means over {of}{first}.{seldom}"
+    return f"{ends}. The figures are means over {of}{first}.{seldom}{_others(report.trainings[1:])}"
+
+
+def _others(trainings: list[Row]) -> str:
+    """Tell of the trainings beside the first."""
+    told = [
+        f"{row.cause} at {row.where}, {count_text(row.count)} steps of {seconds_text(row.seconds)}"
+        for row in trainings if row.seconds
+    ]  # fmt: skip
+    left = len(trainings) - len(told)
+    told += [f"{left:,} whose steps were not timed"] * bool(left)
+    return f" Other trainings: {'; '.join(told)}. Memory and remarks are those of the whole run." if told else ""
 
 
 def busy_sentence(report: Values) -> str:

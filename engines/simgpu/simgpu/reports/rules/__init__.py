@@ -1,8 +1,9 @@
-"""What does a report say of a program's lines? Each file is one rule (`simgpu.reports.rule`)."""
+"""What does a report say of a program's lines? Each file has a rule, or several of a kind (`simgpu.reports.rule`)."""
 
 import importlib
 import inspect
 import pkgutil
+import re
 from collections.abc import Callable
 
 from simgpu.reports.program import Program
@@ -14,17 +15,15 @@ _ABOUT = ("result", "time", "memory")
 
 
 def _rules() -> dict[str, type[Rule]]:
-    """Return the rule of each file by its code: those on results first, then by name."""
+    """Return the rules of all files by their codes: those on results first, then by name."""
     found: list[type[Rule]] = []
     for entry in pkgutil.iter_modules(__path__, f"{__name__}."):
         module = importlib.import_module(entry.name)
-        (rule,) = (
-            one for _, one in inspect.getmembers(module, inspect.isclass)
-            if issubclass(one, Rule) and one.__module__ == entry.name
-        )  # fmt: skip
-        rule.code = entry.name.rpartition(".")[2].replace("_", "-")
-        rule.seen = (module.__doc__ or "").strip()
-        found.append(rule)
+        for _, rule in inspect.getmembers(module, inspect.isclass):
+            if issubclass(rule, Rule) and rule.__module__ == entry.name:
+                rule.code = "-".join(re.findall("[A-Z][a-z0-9]*", rule.__name__)).lower()
+                rule.seen = (rule.__doc__ or module.__doc__ or "").strip()
+                found.append(rule)
     return {rule.code: rule for rule in sorted(found, key=lambda rule: (_ABOUT.index(rule.about), rule.code))}
 
 

@@ -1,4 +1,4 @@
-"""Gradients are clipped after a step has used them, or before they are computed."""
+"""Rules on the clipping of gradients."""
 
 import math
 
@@ -10,6 +10,8 @@ from simgpu.reports.rule import Rule
 
 
 class GradientsClippedTooLate(Rule, about="result", often="each step", explains=("gradients-clipped-while-scaled",)):
+    """Gradients are clipped after a step has used them, or before they are computed."""
+
     text = (
         "Gradients are clipped after the optimizer step, or before any exist, so this limits nothing. Clip them "
         "between `backward()` and `step()`."
@@ -39,3 +41,23 @@ class GradientsClippedTooLate(Rule, about="result", often="each step", explains=
 def is_measured(event: events.Clip) -> bool:
     """Return whether a norm is only measured, by a limit that is infinite."""
     return any(isinstance(one, float) and math.isinf(one) for one in event.options[:1])
+
+
+class GradientsClippedWhileScaled(Rule, about="result", often="each step"):
+    """Gradients are clipped that a scaler has multiplied."""
+
+    text = (
+        "The gradients are still multiplied by the scaler's factor, so that nearly all of them are clipped. Call "
+        "`scaler.unscale_(optimizer)` before this line."
+    )
+    cure = "`scaler.unscale_(optimizer)` before"
+
+    def begin(self) -> None:
+        self._scaled = False  # whether gradients are those of a loss that a scaler has multiplied
+
+    def on_scaler_call(self, event: events.ScalerCall) -> None:
+        self._scaled = event.method == "scale" and event.enabled
+
+    def on_clip(self, event: events.Clip) -> None:
+        if self._scaled and not is_measured(event):
+            self.note()

@@ -1,4 +1,4 @@
-"""float64 is many times slower on most GPUs."""
+"""Rules on lines whose kernels take long."""
 
 from collections.abc import Iterable
 
@@ -9,6 +9,8 @@ from simgpu.reports.rule import Outcome, Rule
 
 
 class DoublePrecision(Rule, about="time", often="each step"):
+    """float64 is many times slower on most GPUs."""
+
     text = (
         "This computes with float64 numbers, for which most GPUs take many times longer. Unless you need their digits, "
         "convert them with `.float()`."
@@ -27,3 +29,16 @@ class DoublePrecision(Rule, about="time", often="each step"):
         """Return lines whose kernels take long, where no model is named."""
         noted = any(code == self.code and self.is_habit(len(at)) for (code, _), at in self.program.notes.items())
         return () if noted or self._is_chosen else outcome.doubles
+
+
+class OddRows(Rule, about="time", often="each step"):
+    """A product in 16 bits of matrices with rows of no multiple of 8 elements is slow on some GPUs."""
+
+    text = (
+        "This multiplies matrices in 16 bits whose rows are no multiple of 8 elements: tensor cores read them in "
+        "small pieces. Round the size up, such as 50,257 to 50,304, and leave the rest unused."
+    )
+    cure = "sizes that are multiples of 8"
+
+    def late_lines(self, outcome: Outcome) -> Iterable[str]:
+        return outcome.odd_rows

@@ -1,0 +1,104 @@
+"""Rules on calls of models: their modes, and whether a backward pass comes through them."""
+
+from simgpu.reports import events
+from simgpu.reports.rule import Rule
+
+
+class DropoutInEvaluation(Rule, about="result"):
+    """`F.dropout` is not told the mode, and drops in evaluation."""
+
+    text = (
+        "`F.dropout` drops in evaluation too, unless it is told the mode. Add `training=self.training`, or use a layer "
+        "`nn.Dropout`."
+    )
+    cure = "`training=self.training`, or `nn.Dropout`"
+
+    def on_dropout(self, event: events.Dropout) -> None:
+        program = self.program
+        if event.training is None and event.rate > 0 and program.in_own_code and not program.running[-1].training:
+            self.note()
+
+
+class EvaluationInTrainingMode(Rule, about="result"):
+    """Dropout is on, and batch norm learns from the validation data."""
+
+    text = (
+        "The model is evaluated in training mode, in which dropout drops and batch norm learns from the data. Call "
+        "`model.eval()` before, and `model.train()` afterwards."
+    )
+    cure = "`model.eval()` before, `model.train()` after"
+
+    def on_judged(self, event: events.Judged) -> None:
+        call = event.call
+        if event.trained and not call.used and not call.recorded and call.random and call.training:
+            self.note(self.program.own_line(call))
+
+    def on_inferred(self, event: events.Inferred) -> None:
+        call = event.call
+        if call.random and call.training and not call.recorded:
+            self.note(call.line)
+
+
+class EvaluationWithGradients(Rule, about="time"):
+    """An evaluation records a graph."""
+
+    text = (
+        "This evaluation records a graph that no backward pass uses, which takes time and memory. Write "
+        "`with torch.inference_mode():` around it."
+    )
+    cure = "`torch.inference_mode()` around it"
+
+    def on_judged(self, event: events.Judged) -> None:
+        call = event.call
+        if event.trained and call.recorded and not call.used and not call.training and not call.early:
+            self.note(self.program.own_line(call))
+
+    def on_inferred(self, event: events.Inferred) -> None:
+        if event.call.recorded and not event.call.training:
+            self.note(event.call.line)
+
+
+class ForwardNotUsed(Rule, about="time", often="seldom"):
+    """A forward pass records a graph that nothing uses."""
+
+    text = (
+        "This forward pass records a graph, and no backward pass uses it. Use the result that you have, or write "
+        "`with torch.no_grad():` around it."
+    )
+    cure = "use the result that you have, or `torch.no_grad()`"
+
+    def on_judged(self, event: events.Judged) -> None:
+        call = event.call
+        if event.trained and call.recorded and not call.used and call.training and not call.early:
+            self.note(self.program.own_line(call))
+
+
+class ForwardRepeated(Rule, about="time", often="twice"):
+    """The same model computes the same from the same tensors twice in a step."""
+
+    text = (
+        "The model has computed this before in the same step, from the same tensors. Call it once, and use its result "
+        "twice."
+    )
+    cure = "call it once"
+
+    def on_judged(self, event: events.Judged) -> None:
+        """Note a call that repeats one before without chance, if backward passes use both."""
+        call = event.call
+        if call.before is not None and call.used and call.before.used and not call.random:
+            self.note(call.line)
+
+
+class TrainingInEvaluationMode(Rule, about="result"):
+    """Dropout is off, and batch norm learns nothing."""
+
+    text = (
+        "The model is trained in evaluation mode, in which no dropout drops and no batch norm learns. Call "
+        "`model.train()` before."
+    )
+    cure = "`model.train()` before the training loop"
+
+    def on_judged(self, event: events.Judged) -> None:
+        call = event.call
+        if event.trained and call.trains and call.random is False and not call.training:
+            self.note(call.line)

@@ -1,0 +1,105 @@
+"""Rules on loaders and samplers."""
+
+import weakref
+from typing import Any
+
+import torch
+from torch.utils.data import TensorDataset
+
+from simgpu.ground import places
+from simgpu.reports import events
+from simgpu.reports.program import has_several
+from simgpu.reports.rule import Rule
+
+
+class EpochNotSet(Rule, about="result"):
+    """A sampler of ranks gives each epoch the same order."""
+
+    text = "Every epoch sees the samples in the same order. Call `sampler.set_epoch(epoch)` before each epoch."
+    cure = "`sampler.set_epoch(epoch)` before each epoch"
+
+    def begin(self) -> None:
+        self._orders: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()  # epoch, step
+        self._same = ""  # the line whose sampler has the order of the epoch before
+
+    def on_ordered(self, event: events.Ordered) -> None:
+        """Take an order for one of training where gradients are on, until a backward pass proves it."""
+        sampler, self._same = event.sampler, ""
+        if sampler.shuffle and torch.is_grad_enabled():
+            epoch, step = self._orders.get(sampler, (-1, -1))
+            if epoch == sampler.epoch and step < self.program.step:
+                self._same = places.place()
+            self._orders[sampler] = sampler.epoch, self.program.step
+
+    def on_backward(self, event: events.Backward) -> None:
+        if self._same:
+            self.note(self._same)
+        self._same = ""
+
+
+class LoaderBegunAnew(Rule, about="time", often="each step"):
+    """The loader begins anew for each batch, as by `next(iter(loader))`."""
+
+    text = (
+        "This begins the loader anew for each batch: its sampler and any workers start again, and most samples may "
+        "never come. Write `for batch in loader:`, or keep one iterator until it ends."
+    )
+    cure = "`for batch in loader:`, or one iterator that is kept"
+
+    def begin(self) -> None:
+        # by loader: how many batches it has given since it has begun, and in which step that was
+        self._batches: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+
+    def on_loader_begun(self, event: events.LoaderBegun) -> None:
+        batches, step = self._batches.get(event.loader, (0, 0))
+        if batches == 1 and step < self.program.step and has_several(event.loader):
+            self.note()
+        self._batches[event.loader] = 0, self.program.step
+
+    def on_loaded(self, event: events.Loaded) -> None:
+        loader = self.program.loader(event.iterator)
+        if loader in self._batches:
+            batches, step = self._batches[loader]
+            self._batches[loader] = batches + 1, step
+
+
+class LoaderBuiltAnew(Rule, about="time"):
+    """The DataLoader, and its workers, start again."""
+
+    text = (
+        "This builds the DataLoader anew again and again, and any workers start each time. Build it once, before the "
+        "loop."
+    )
+    cure = "build it once, before the loop"
+
+    def begin(self) -> None:
+        self._loaders: dict[str, tuple[list[weakref.ref[Any]], int]] = {}  # by line: their data, and groups until then
+        self._lines: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # that have built loaders
+        self._used: set[str] = set()  # lines whose last loader has begun
+
+    def on_loader_built(self, event: events.LoaderBuilt) -> None:
+        """Note a loader that has the data of the one before, which was used, for the same optimizers.
+
+        A sampler may choose another part of the same data, as in cross-validation.
+        """
+        line = places.place()
+        before, groups = self._loaders.get(line, ([], -1))
+        data = [] if event.sampled else _data_of(event.dataset)
+        same = len(before) == len(data) > 0 and all(old() is new for old, new in zip(before, data, strict=True))
+        if same and groups == self.program.groups and line in self._used:
+            self.note(line)
+        self._used.discard(line)
+        self._lines[event.loader] = line
+        self._loaders[line] = [weakref.ref(one) for one in data], self.program.groups
+
+    def on_loader_begun(self, event: events.LoaderBegun) -> None:
+        self._used.add(self._lines.get(event.loader, ""))
+
+
+def _data_of(dataset: Any) -> list[Any]:
+    """Return the objects that tell the data of a loader from those of another; none where nothing can be kept in mind.
+
+    Two `TensorDataset`s of the same tensors have the same data.
+    """
+    data = list(dataset.tensors) if isinstance(dataset, TensorDataset) else [dataset]
+    return data if all(hasattr(one, "__weakref__") or isinstance(one, torch.Tensor) for one in data) else []

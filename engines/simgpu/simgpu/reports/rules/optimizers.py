@@ -1,0 +1,121 @@
+"""Rules on optimizers, and on what changes their rates."""
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.weak import TensorWeakRef
+
+from simgpu.ground import places
+from simgpu.reports import events
+from simgpu.reports.program import alive, is_set
+from simgpu.reports.rule import LOOKED_AT, SELDOM, Outcome, Rule
+
+
+@dataclass
+class _Built:
+    """The optimizer that a line has built last, and how its first parameter was after its last step."""
+
+    sample: TensorWeakRef
+    count: int  # of its parameters
+    version: int = -1
+    remembers: bool = False  # whether it keeps something of earlier gradients, as momentum does
+    again: int = 0  # how often the line has built one for the same parameters, and let go of what it remembered
+
+    def has(self, sample: torch.Tensor, count: int) -> bool:
+        """Return whether it has made steps with these parameters, and nothing has changed them since."""
+        return self.remembers and self.sample() is sample and self.count == count and self.version == sample._version
+
+
+class OptimizerBuiltAnew(Rule, about="result"):
+    """Momentum and the like are lost each time."""
+
+    text = (
+        "This builds an optimizer anew for the same model, and what it knew of earlier gradients, such as momentum, is "
+        "lost. Build it once, before the loop; a scheduler changes its learning rate."
+    )
+    cure = "build it once; a scheduler changes its learning rate"
+
+    def begin(self) -> None:
+        self._built: dict[str, _Built] = {}  # by line
+        self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, _Built] = weakref.WeakKeyDictionary()
+
+    def on_optimizer_built(self, event: events.OptimizerBuilt) -> None:
+        parameters = [one for group in event.optimizer.param_groups for one in group["params"]]
+        line = places.place()
+        before, built = self._built.get(line), _Built(TensorWeakRef(parameters[0]), len(parameters))
+        if before is not None and before.has(parameters[0], len(parameters)):
+            built.again = before.again + 1
+            if built.again > 1:
+                self.note(line)
+        self._built[line] = self._by_optimizer[event.optimizer] = built
+
+    def on_updated(self, event: events.Updated) -> None:
+        built = self._by_optimizer.get(event.optimizer)
+        sample = None if built is None else built.sample()
+        if built is not None and sample is not None:
+            built.version = sample._version
+            kept = event.optimizer.state.get(sample, {}).values()
+            built.remembers = any(isinstance(one, torch.Tensor) and one.shape == sample.shape for one in kept)
+
+
+@dataclass
+class _Turns:
+    """The steps of an optimizer, and how often gradients were cleared that had come for it."""
+
+    steps: int = 0
+    cleared: int = 0
+
+
+class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
+    """Backward passes make gradients for an optimizer that never makes a step."""
+
+    text = (
+        "Backward passes made gradients for this optimizer, and `zero_grad()` cleared them, but its `step()` was never "
+        "called, so its parameters have not changed. Call `step()` after `backward()`."
+    )
+    cure = "call its `step()`"
+
+    def begin(self) -> None:
+        self._lines: dict[str, _Turns] = {}  # of the last optimizer that a line has built
+        self._turns: weakref.WeakKeyDictionary[Optimizer, _Turns] = weakref.WeakKeyDictionary()
+
+    def on_optimizer_built(self, event: events.OptimizerBuilt) -> None:
+        self._lines[places.place()] = self._turns[event.optimizer] = _Turns()
+
+    def on_clear(self, event: events.Clear) -> None:
+        if isinstance(event.owner, Optimizer) and event.owner in self._turns:
+            self._turns[event.owner].cleared += any(one.grad is not None for one in event.parameters)
+
+    def on_updated(self, event: events.Updated) -> None:
+        if event.optimizer in self._turns:
+            self._turns[event.optimizer].steps += 1
+
+    def late_lines(self, outcome: Outcome) -> Iterable[str]:
+        for line, turns in self._lines.items():
+            if not turns.steps and turns.cleared > 1 and max(self.program.step, turns.cleared) >= SELDOM:
+                yield line
+
+
+class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=("gradients-not-used", "not-detached")):
+    """The model that is trained, or a part of it, is not the one that the optimizer was made for."""
+
+    text = (
+        "Parameters of this optimizer get no gradient: the model that is trained, or a part of it, is not the one that "
+        "it was made for. Make the optimizer last, from the parameters of the model that you train."
+    )
+    cure = "make the optimizer last"
+
+    def on_update(self, event: events.Update) -> None:
+        program = self.program
+        if program.clear_line and not any(is_set(one.grad) for one in event.parameters):
+            return  # they were cleared
+        if program.backward_line and all(one.grad is None for one in event.parameters):
+            self.note()
+        elif program.step < LOOKED_AT and any(one.requires_grad and one.grad is None for one in event.parameters):
+            used = (call.model for call in program.passes if call.used)
+            parameters = (one for model in used for one in alive(program.parts(model).parameters))
+            if any(one.grad is not None and one not in program.trained for one in parameters):
+                self.note()

@@ -1,0 +1,64 @@
+"""Trainings of a program that come one after the other: which optimizer's steps are those of the program."""
+
+import weakref
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from simgpu.clock.events import Log
+from simgpu.ground import places
+
+_IN_A_ROW = 4  # steps, after as many of the optimizer that leads: no generator and critic in turns
+MOST_TIMED = 4  # trainings of which steps are recorded
+
+
+@dataclass(eq=False)
+class Training:
+    """Steps of one optimizer, or of several that were made for the same parameters: its name, and where it steps."""
+
+    name: str = ""
+    line: str = ""
+    steps: int = 0
+    log: Log = field(default_factory=Log)
+    sample: Any = lambda: None  # a weak reference to the first of its parameters
+    count: int = 0  # of these
+
+    def is_of(self, parameters: list[torch.Tensor]) -> bool:
+        """Return whether an optimizer of these parameters goes on with this training; nobody has begun the first."""
+        known = self.sample()
+        return not self.count or (len(parameters) == self.count and any(one is known for one in parameters))
+
+
+class Trainings:
+    """Follows the optimizers; `log` is that of the first training."""
+
+    def __init__(self, log: Log) -> None:
+        self.all = [Training(log=log)]
+        self.now = self.all[0]
+        self._leader = self._last = lambda: None  # weak references: to the optimizer that ends steps, and made the last
+        self._row = self._row_of_leader = 0  # steps of the last one in a row, and of the leader before
+
+    def leads(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Return whether a step of the program ends with this one of an optimizer; `now` is its training then."""
+        leader, again = self._leader(), self._last() is optimizer
+        self._row, self._last = self._row + 1 if again else 1, weakref.ref(optimizer)
+        parameters = [one for group in optimizer.param_groups for one in group["params"]]
+        often = 1 if self.now.is_of(parameters) else _IN_A_ROW
+        if leader is not optimizer:
+            if leader is not None and (self._row < often or self._row_of_leader < _IN_A_ROW):
+                return False
+            self._begin(type(optimizer).__name__, parameters)
+            self._leader, self.now.steps = self._last, self.now.steps + (self._row - 1) * (leader is not None)
+        self._row_of_leader = self._row
+        self.now.steps += 1
+        return True
+
+    def _begin(self, name: str, parameters: list[torch.Tensor]) -> None:
+        """Go on with the training of these parameters, or begin it."""
+        self.now = next((one for one in self.all if one.is_of(parameters)), None) or Training()
+        if self.now not in self.all:
+            self.all.append(self.now)
+        if not self.now.count:
+            self.now.name, self.now.line, self.now.count = name, places.place(), len(parameters)
+            self.now.sample = weakref.ref(parameters[0])
