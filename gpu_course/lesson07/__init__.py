@@ -8,9 +8,8 @@ from gpu_course.lesson07.kv_cache_bytes import kv_cache_bytes
 from gpu_course.lesson07.largest_batch import largest_batch
 from gpu_course.lesson07.LowRank import LowRank
 from gpu_course.lesson07.quarter_step import quarter_step
-from gpu_course.lesson07.timing import label_of, time_ms
 
 __all__ = [  # noqa: RUF022, exercises in the order of the lesson
     "accumulate", "quarter_step", "evaluate_batches", "four_parts", "LowRank", "largest_batch", "kv_cache_bytes",
-    "label_of", "limit_memory", "time_ms",
+    "limit_memory",
 ]  # fmt: skip
