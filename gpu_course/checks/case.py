@@ -156,7 +156,16 @@ class Case:
         for this call, where the arguments themselves say less.
         """
         self._made = called or _words(self.task.name, args, kwargs)
+        args, kwargs = self._as_taken(args, kwargs) if kwargs else (args, kwargs)
         return self._run(self.answer, self._made, args, kwargs, modifies, draws, keeps=True)
+
+    def _as_taken(self, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Return arguments by their places where the answer calls its parameters otherwise than the text."""
+        theirs = inspect.signature(self.answer).parameters
+        if self.reference is None or theirs.keys() >= kwargs.keys():
+            return args, kwargs
+        bound = inspect.signature(self.reference).bind(*args, **kwargs)
+        return bound.args, bound.kwargs
 
     def use(
         self, made: Callable, *args: Any, modifies: bool | str = False, draws: bool | None = None, **kwargs: Any

@@ -8,6 +8,7 @@ import pytest
 from course_utils import devices
 from gpu_course import catalogue
 from gpu_course.checks import edges, source_of
+from gpu_course.checks.answers import Whole
 
 SIMPLE = ast.Assign | ast.AugAssign | ast.Return | ast.Expr
 EXERCISES = list(catalogue.registry())
@@ -48,6 +49,19 @@ def used_up(exercise, answer):
     with edges.recording() as seen:
         exercise.examine(answer, devices.check_devices())
     return {(what, allowed) for what, used, allowed in seen.budgets if allowed >= ENOUGH and used > 0.9 * allowed}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exercise", TRIED, ids=lambda exercise: exercise.name)
+def test_a_right_answer_may_call_its_parameters_otherwise(exercise):
+    (tree,) = ast.parse(source_of(exercise.reference)).body
+    for function in [tree] if isinstance(tree, ast.FunctionDef) else [one for one in tree.body if hasattr(one, "args")]:
+        names = {one.arg for one in (*function.args.args, *function.args.kwonlyargs)} - {"self"}
+        for node in ast.walk(function):
+            for field in ("arg", "id"):
+                if getattr(node, field, None) in names and not isinstance(node, ast.keyword):
+                    setattr(node, field, f"its_{getattr(node, field)}")
+    exercise.examine(Whole(ast.unparse(tree)).of(exercise.reference), devices.check_devices())
 
 
 def test_three_right_answers_in_other_styles_are_kept_of_each_exercise():
