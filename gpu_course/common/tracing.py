@@ -1,6 +1,5 @@
 """Calls of compiled functions by checks, with their graphs and graph breaks."""
 
-import contextlib
 import inspect
 import logging
 from collections.abc import Callable
@@ -8,10 +7,9 @@ from typing import Any
 
 import torch
 from torch.fx import GraphModule
-from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gpu_course.checks import Case
+from simgpu.ground.composite import without_modes
 
 __all__ = ["Alone", "breaks", "keeping", "traced"]
 
@@ -30,9 +28,7 @@ class Alone:
         before = logging.root.manager.disable
         logging.disable(logging.WARNING)
         try:
-            with contextlib.ExitStack() as stack, _disable_current_modes():
-                for _ in _get_current_function_mode_stack():
-                    stack.enter_context(_pop_mode_temporarily())
+            with without_modes():
                 return self.function(*args)
         finally:
             logging.disable(before)

@@ -1,14 +1,12 @@
 """Forecast of the compiled step: compiled kernels in the place of its operators."""
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
 import torch
 from torch import nn
-from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from simgpu.clock.clock import Captured
@@ -17,6 +15,7 @@ from simgpu.device.compiled import Compiled, GraphPass, compiled
 from simgpu.device.graph_passes import before_backward
 from simgpu.forecasts.recorder import Recorder
 from simgpu.ground import inductor
+from simgpu.ground.composite import without_modes
 from simgpu.ground.torch_internals import TORCH
 
 MODES = (None, "default", "reduce-overhead")
@@ -80,8 +79,5 @@ def _without_modes() -> Generator[None]:
     """Inside, nothing is recorded, and PyTorch's compiler sees neither a mode nor a hook of ours around the program."""
     hooks = TORCH.nn.modules.module._global_forward_pre_hooks
     others = {key: hook for key, hook in hooks.items() if not hook.__module__.startswith("simgpu.")}
-    with ExitStack() as stack, mock.patch.dict(hooks, others, clear=True):
-        stack.enter_context(_disable_current_modes())
-        for _ in _get_current_function_mode_stack():
-            stack.enter_context(_pop_mode_temporarily())
+    with mock.patch.dict(hooks, others, clear=True), without_modes():
         yield

@@ -26,9 +26,9 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     unset_fake_temporarily,
 )
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack, _pop_mode_temporarily
+from torch.overrides import TorchFunctionMode
 from torch.utils._device import _device_constructors
-from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_map
 
 from simgpu.device import collectives
@@ -36,6 +36,7 @@ from simgpu.forecasts import fake_ranks, workspaces
 from simgpu.forecasts.recorder import Recorder
 from simgpu.ground import attention, device_kind, inductor, places, recurrent
 from simgpu.ground.autocast import register_rules
+from simgpu.ground.composite import without_modes
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
 _MESHES = os.path.join(os.path.dirname(torch.distributed.__file__), "device_mesh.py")  # not there in some builds
@@ -105,9 +106,7 @@ def _alone() -> Generator[None]:
     with ExitStack() as stack:
         stack.enter_context(_turn)
         if _inside:
-            stack.enter_context(_disable_current_modes())
-            for _ in _get_current_function_mode_stack():
-                stack.enter_context(_pop_mode_temporarily())
+            stack.enter_context(without_modes())
         _inside.append(None)
         stack.callback(_inside.pop)
         yield

@@ -4,16 +4,20 @@ There a Linear layer reaches `__torch_dispatch__` as `linear`, elsewhere as `t` 
 """
 
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Generator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
+from unittest import mock
 
 import torch
+from torch.overrides import _get_current_function_mode_stack, _pop_mode_temporarily
+from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
 
-__all__ = ["Mode", "conjugation", "is_composite", "take_apart"]
+__all__ = ["Mode", "conjugation", "is_composite", "take_apart", "without_modes"]
 
 _C = torch._C
 _ABOVE = _C.DispatchKeySet(_C.DispatchKey.Conjugate) | _C.DispatchKeySet(_C.DispatchKey.Negative)
@@ -69,6 +73,17 @@ def take_apart(func: Operator, args: Args, kwargs: Kwargs) -> Any:
             return func._op_dk(kernel, *args, **kwargs)
     finally:
         _state.cast = before
+
+
+@contextmanager
+def without_modes() -> Generator[None]:
+    """Leave all modes of operators and functions; before 2.13 Dynamo asks a flag, not their stack."""
+    flag = {"_is_in_any_mode_without_ignore_compile_internals": False}
+    with ExitStack() as stack, mock.patch.multiple(_python_dispatch, create=True, **flag):
+        stack.enter_context(_python_dispatch._disable_current_modes())
+        for _ in _get_current_function_mode_stack():
+            stack.enter_context(_pop_mode_temporarily())
+        yield
 
 
 class Mode(TorchDispatchMode):
