@@ -1,6 +1,7 @@
 // What the text of a .cu file needs to be C++: CUDA's words, types and functions. runtime.cpp runs what comes out.
 // Names of its own begin with kc_ or KC_.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>

@@ -30,7 +30,7 @@ using ::lround; using ::modf; using ::nearbyint; using ::nextafter; using ::pow;
 using ::round; using ::scalbn; using ::signbit; using ::sin; using ::sinh; using ::sqrt; using ::tan; using ::tanh;
 using ::tgamma; using ::trunc; using ::int8_t; using ::uint8_t; using ::int16_t; using ::uint16_t; using ::int32_t;
 using ::uint32_t; using ::int64_t; using ::uint64_t;
-typedef decltype(sizeof 0) size_t;
+typedef decltype(sizeof 0) size_t; typedef decltype((char*)0 - (char*)0) ptrdiff_t;
 template <class T, T v> struct integral_constant { static constexpr T value = v; typedef T value_type; __device__ constexpr operator T() const { return v; } };
 template <bool v> using bool_constant = integral_constant<bool, v>;
 typedef bool_constant<true> true_type; typedef bool_constant<false> false_type;

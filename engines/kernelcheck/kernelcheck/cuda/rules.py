@@ -49,8 +49,8 @@ _OF_CMATH = {  # those that nvrtc.h brings
     "signbit", "sin", "sinh", "sqrt", "tan", "tanh", "tgamma", "trunc",
 }  # fmt: skip
 _OF_STD = _OF_CMATH | {
-    "min", "max", "swap", "numeric_limits", "size_t", "int8_t", "uint8_t", "int16_t", "uint16_t", "int32_t",
-    "uint32_t", "int64_t", "uint64_t", "move", "forward", "integral_constant", "bool_constant", "true_type",
+    "min", "max", "swap", "numeric_limits", "size_t", "ptrdiff_t", "int8_t", "uint8_t", "int16_t", "uint16_t",
+    "int32_t", "uint32_t", "int64_t", "uint64_t", "move", "forward", "integral_constant", "bool_constant", "true_type",
     "false_type", "conditional", "conditional_t", "enable_if", "enable_if_t", "is_same", "is_same_v", "is_integral",
     "is_integral_v", "is_floating_point", "is_floating_point_v", "is_arithmetic", "is_arithmetic_v", "is_pointer",
     "is_pointer_v", "is_signed", "is_signed_v", "is_unsigned", "is_unsigned_v", "make_signed", "make_signed_t",
@@ -91,9 +91,8 @@ def _words(text: CudaText) -> Iterator[CompileError]:
         if token.text in _NOT_HERE or (token.text in ("texture", "surface") and following.text == "<"):
             yield text.refusal(_NOT_HERE.get(token.text, "textures cannot run here"), token.start)
         elif token.text == "std" and following.text == "::" and behind.text not in _OF_STD:
-            what = (
-                "not here yet" if _OF_NO_HOST.match(behind.text) else "of the host's library, which a kernel cannot use"
-            )
+            of_host = "of the host's library, which a kernel cannot use"
+            what = "not here yet" if _OF_NO_HOST.match(behind.text) else of_host
             yield text.refusal(f"std::{behind.text} is {what}", token.start)
 
 
@@ -111,7 +110,8 @@ def _headers(text: CudaText) -> Iterator[CompileError]:
             yield text.refusal(what, token.start)
         elif name and name not in C_HEADERS | OWN_HEADERS and not CUDA_HEADER.fullmatch(name):
             what = f"<{name}> is of the host's library, which a kernel cannot use: leave it out"
-            yield text.refusal(what, token.start)
+            own = f'"{name}" is another file, and this text alone is compiled: write what the kernel needs of it here'
+            yield text.refusal(own if '"' in token.text else what, token.start)
     missing = {name: needs for name, needs in _NEEDS.items() if not included & set(needs)}
     own = {token.text for before, token in pairwise(text.tokens) if before.kind == "name" and before.text in _TYPES}
     for token in text.tokens:
