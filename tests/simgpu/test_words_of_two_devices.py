@@ -136,6 +136,8 @@ def test_the_families_are_those_of_native_functions():
     (lambda x: F.embedding(torch.tensor([0]), x), "got index is on cpu, .* wrapper_CUDA__index_select"),
     (lambda x: nn.Conv1d(4, 1, 1)(x), r"Input type \(torch.cuda.FloatTensor\) and weight type \(torch.FloatTensor\)"),
     (lambda x: F.conv1d(x, torch.ones(1, 4, 1).cuda().half()), "FloatTensor. and weight type .torch.cuda.HalfTensor"),
+    (lambda x: F.conv1d(x, torch.ones(1, 4, 1).bfloat16()), "FloatTensor. and weight type .CPUBFloat16Type. should"),
+    (lambda x: F.conv1d(x.bool(), torch.ones(1, 4, 1).cuda()), "CUDABoolType. and weight type .torch.cuda.FloatTens"),
     (lambda x: F.scaled_dot_product_attention(x, x.cpu(), x), "query.device: cuda:0 key.device: cpu and value"),
 ])  # fmt: skip
 def test_an_error_names_the_argument_the_operator_and_the_device(_face, program, words):

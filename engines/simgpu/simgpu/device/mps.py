@@ -46,9 +46,16 @@ def has_check(func: Operator) -> bool:
     return name in _CHECKS if device_kind.kind == "mps" else name == "convolution" and device_kind.kind != "sim"
 
 
+_NAMED = ("Byte", "Char", "Double", "Float", "Int", "Long", "Short", "Half")  # by `processErrorMsg` in Exceptions.cpp
+
+
 def types_in_words(x: torch.Tensor, other: torch.Tensor, name: str = "weight") -> str:
-    """Return how Convolution.cpp calls two tensors' types: on MPS `MPSFloatType`, unlike Python."""
-    types = [re.sub(r"torch\.mps\.(\w+)Tensor", r"MPS\1Type", tensor.type()) for tensor in (x, other)]
+    """Return how Convolution.cpp calls two tensors' types: `MPSFloatType`, `CUDABFloat16Type`, unlike Python."""
+    types = [tensor.type() for tensor in (x, other)]
+    for at, text in enumerate(types):
+        kind, kept = re.fullmatch(r"torch\.(?:(\w+)\.)?(\w+)Tensor", text).groups()  # pyright: ignore[reportOptionalMemberAccess]
+        if kind == "mps" or kept not in _NAMED:
+            types[at] = f"{(kind or 'cpu').upper()}{kept}Type"
     return f"Input type ({types[0]}) and {name} type ({types[1]})"
 
 
