@@ -29,7 +29,7 @@ from ranklaunch import RankError, rank_device
 
 SPECS = {"t4_ms": "T4", "h200_ms": "H200"}
 LIMIT_S = 120.0
-# What a level asks for: how many times less than the given program, of each of these
+# What a level asks for: by what factor each of these must be smaller than in the given program
 LEVELS = {
     "t4_ms": ("ms a step, T4", (2, 5, 5)),
     "h200_ms": ("ms a step, H200", (2, 5, 5)),
@@ -62,7 +62,7 @@ CLUSTER = simgpu.Cluster("T4", per_machine=2)
 
 
 def asked(part: str, kind: str) -> tuple[float, ...]:
-    """Return how many times less each level asks of a part, of a kind of program."""
+    """Return by what factor each level wants a part to be smaller, for a kind of program."""
     return OTHER.get(kind, {}).get(part, LEVELS[part][1])
 
 
@@ -102,7 +102,7 @@ class Score:
     kind: str = "gpt"
 
     def ratio(self, part: str) -> float:
-        """Return how many times less than the given program it takes of `part`, one of `LEVELS`."""
+        """Return by what factor `part`, one of `LEVELS`, is smaller than in the given program."""
         mine, naive = getattr(self.costs, part), getattr(self.naive, part)
         return naive / mine if mine else float("inf") if naive else 1.0
 
@@ -142,7 +142,7 @@ class Score:
         return rows
 
     def _head(self) -> tuple[str, ...]:
-        return "", "given", "yours", "times less", "level", "next"
+        return "", "given", "yours", "given / yours", "level", "next"
 
     def _verdict(self) -> list[str]:
         """Return what the table does not say, a sentence or two a line."""
