@@ -49,5 +49,6 @@ def _(case: Case) -> None:
         grid = -(-rows // tile), -(-columns // tile)
         got, report = launch_tiles(case, grid, gate, up, out, tile, out=2)
         exact = F.silu(gate.double()) * up.double()
-        case.equal(got, exact.half(), rtol=1e-3, atol=1e-7, why="silu(gate) * up; nan stood there before")
+        why = "silu(gate) * up, rounded once; nan stood there before"  # half of the last bit of 11: 0.00049
+        case.equal(got.double(), exact, rtol=5e-4, atol=1e-7, why=why)
         case.budget("bytes loaded", report.loaded_bytes, 4 * gate.numel(), "gate and up: each number once")
