@@ -5,6 +5,7 @@ import torch
 
 import kernelcheck
 import simgpu
+from tests.kernelcheck import test_tile
 from tests.kernelcheck.cuda_samples import BASES
 from tests.kernelcheck.triton_samples import SAMPLES
 
@@ -52,3 +53,37 @@ def test_a_custom_operator_around_a_kernel_has_a_gradient(sim):
     op.register_autograd(lambda ctx, gradient: op(gradient))
     x = torch.ones(8, dtype=torch.float64, device=sim, requires_grad=True)
     assert op(x).tolist() == [2.0] * 8 and torch.autograd.gradcheck(op, (x,))
+
+
+@test_tile.needs_front_end
+@pytest.mark.parametrize("name", ["add", "persistent", "shared", "scaled"])
+def test_a_launch_in_cutile_writes_simulated_tensors(name, sim):
+    grid, args, want = test_tile.launch(name)
+    args = _moved(args, sim)
+    kernelcheck.tile.launch(test_tile.kernel(name), grid, *args)
+    left = [one.cpu() for one in args if isinstance(one, torch.Tensor) and one.shape == want["out"].shape]
+    assert any(torch.allclose(one, want["out"], rtol=1e-3, atol=1e-4) for one in left)
+
+
+@test_tile.needs_front_end
+def test_operators_around_kernels_in_two_languages_cost_the_same(sim):
+    add, tiles = SAMPLES["vector add"].kernel(triton, tl), test_tile.kernel("add")
+    launches = {
+        "in_triton": lambda x, y, out: add[(4,)](x, y, out, 1000, BLOCK=256),
+        "in_cutile": lambda x, y, out: kernelcheck.tile.launch(tiles, (4,), x, y, out, 256),
+    }
+    costs = []
+    for name, launch in launches.items():
+
+        def body(x: torch.Tensor, y: torch.Tensor, launch=launch) -> torch.Tensor:
+            launch(x, y, out := torch.empty_like(x))
+            return out
+
+        op = torch.library.custom_op(
+            f"course_kernels::{name}", body, mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor"
+        )
+        x = torch.randn(1000, device=sim)
+        with simgpu.timeline() as timeline:
+            assert torch.equal(op(x, x).cpu(), 2 * x.cpu())
+        costs += [(one.nbytes, one.flops) for one in timeline.select("kernel") if name in one.name]
+    assert costs == [(12_000, 1000)] * 2
