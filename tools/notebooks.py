@@ -96,9 +96,10 @@ STRICT_WARNINGS = """import warnings
 _strict = r"(torch|course_utils|gpu_course|simgpu|kernelcheck|ranklaunch|__main__)(\\.|$)"
 for _category in (DeprecationWarning, FutureWarning):
     warnings.filterwarnings("error", category=_category, module=_strict)
-# PyTorch's own compiler still uses what PyTorch deprecates
-warnings.filterwarnings("ignore", r".*torch\\.jit\\.", DeprecationWarning, module=r"torch\\.")
-del warnings, _category, _strict
+# PyTorch's own compiler, and before 2.13 its DataLoader, use what PyTorch deprecates
+_own = r".*torch\\.jit\\.|The argument 'device' of Tensor\\."
+warnings.filterwarnings("ignore", _own, DeprecationWarning, module=r"torch\\.")
+del warnings, _category, _own, _strict
 """
 # Another one: what a lesson writes where it stands goes to a folder of its own, and not among the sources.
 OWN_FOLDER = """import os

@@ -18,6 +18,7 @@ from simgpu.machine.operator_table import ATTENTION, CONVOLUTIONS, PRODUCTS, ROW
 from simgpu.machine.prices import unmodelled
 
 NEWER = {
+    "_foreach_mm",
     "_upsample_lanczos2d_aa",
     "_upsample_lanczos2d_aa_backward",
     "record_grad_output_stream",
@@ -99,7 +100,7 @@ def own_kernels():
 
 
 def test_what_computes_products_has_a_formula_or_the_reason_why_not():
-    excused = {name for names in _NO_FORMULA.values() for name in names.split()}
+    excused = {name for names in _NO_FORMULA.values() for name in names.split() if hasattr(torch.ops.aten, name)}
     found = {func for func in own_kernels() if kind_of(name_of(func)) in (PRODUCTS, CONVOLUTIONS, ATTENTION)}
     lacking = {name_of(func) for func in found if not (flops.formula_of(func) or row_of(func).price is unmodelled)}
     assert len(found) > 80 and lacking == excused
@@ -108,7 +109,7 @@ def test_what_computes_products_has_a_formula_or_the_reason_why_not():
 def test_a_factorisation_is_labelled_as_not_modelled():
     found = {func for func in own_kernels() if "linalg_" in name_of(func) or "cholesky" in name_of(func)}
     lacking = {name_of(func) for func in found if row_of(func).price is not unmodelled}
-    assert len(found) > 25 and lacking == set(_NO_FACTORISATION)
+    assert len(found) > 25 and lacking == {name for name in _NO_FACTORISATION if hasattr(torch.ops.aten, name)}
     grouped = lambda: nn.ConvTranspose1d(4, 4, 1, groups=2)  # noqa: E731
     ahead = simgpu.forecast(grouped, lambda: torch.eye(4), step=lambda model, x, _: model(torch.linalg.inv(x))).on("T4")
     bounds = {record.name: record.bound for record in ahead.kernels}
@@ -135,7 +136,8 @@ def test_packed_weights_and_lists_have_formulas_too():
     x, packed, y = torch.empty(3, 16), torch.empty(1), torch.empty(3, 5)
     assert flops.of_call(torch.ops.aten._weight_int4pack_mm.default, (x, packed, 16, packed), {}, y) == 2 * 3 * 16 * 5
     pairs = [x, torch.empty(2, 16)], [torch.empty(16, 5), torch.empty(16, 5)]
-    assert flops.of_call(torch.ops.aten._foreach_mm.default, pairs, {}, None) == 2 * (3 + 2) * 16 * 5
+    if hasattr(torch.ops.aten, "_foreach_mm"):
+        assert flops.of_call(torch.ops.aten._foreach_mm.default, pairs, {}, None) == 2 * (3 + 2) * 16 * 5
 
 
 def grouped(device):

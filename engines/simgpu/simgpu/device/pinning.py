@@ -121,4 +121,4 @@ def _pin_memory(self: torch.Tensor, device: Device = None) -> torch.Tensor:
     if not device_kind.current.has_pinned_memory:
         raise RuntimeError(_REFUSED.format(state.world.devices[0]))
     _deprecate_device("pin_memory", device)
-    return self if _is_pinned(self, device) else _pin(self.clone())
+    return self if _is_pinned(self) else _pin(self.clone())
