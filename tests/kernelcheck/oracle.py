@@ -118,7 +118,8 @@ def of_sample(sample: Sample) -> list[str]:
 
 def main() -> int:
     """Print the differences and return whether one has no reason."""
-    said = [(f"sample: {name}", True, one) for name, sample in SAMPLES.items() for one in of_sample(sample)]
+    samples = [name for name in SAMPLES if name != "programs that wait"]  # for ttsem the first never ends
+    said = [(f"sample: {name}", True, one) for name in samples for one in of_sample(SAMPLES[name])]
     for name, is_right, exercise, answer in answers():
         if inspect.isfunction(answer):
             print(exercise.name, name, sep=": ", flush=True)
