@@ -26,7 +26,7 @@ def test_the_table_opens_row_by_row_without_a_kernel_and_what_it_does_not_have_i
     assert all(row.symptom in str(symptoms.table()) for row in ROWS)
     with pytest.raises(ValueError, match="kind is 'slow', it may be one of: crash, wrong, stuck"):
         symptoms.find(kind="slow")
-    with pytest.raises(ValueError, match="crash is 'inf or NaN', it may be one of: the GPU"):
+    with pytest.raises(ValueError, match="crash is 'inf or NaN', it may be one of: an import"):
         symptoms.find(kind="crash", crash="inf or NaN")
 
 
