@@ -46,6 +46,9 @@ class Explanation:
         parts = {"What: ": self.what, "Why:  ": self.why, "Now:  ": self.now}
         return "\n".join(_filled(text, head) for head, text in parts.items())
 
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(str(self))
+
     def _repr_html_(self) -> str:
         rows = (("What", self.what), ("Why", self.why), ("Now", self.now))
         return "<table>{}</table>".format(

@@ -18,8 +18,11 @@ def test_a_graph_computes_again_on_the_same_memory_by_one_launch():
     x, w = torch.zeros(4, 8, device="cuda"), torch.randn(8, 8, device="cuda")
     total = torch.zeros(8, device="cuda")
     graph = torch.cuda.CUDAGraph()
+    first, last = (torch.cuda.Event(enable_timing=True, external=True) for _ in range(2))
     with torch.cuda.graph(graph):
+        first.record()
         y = (x @ w).relu()
+        last.record()
         total += y.sum(0)
     assert total.sum().item() == 0  # a capture computes nothing
     expected = torch.zeros(8)
@@ -28,6 +31,9 @@ def test_a_graph_computes_again_on_the_same_memory_by_one_launch():
         with simgpu.timeline() as seen:
             graph.replay()
         assert len(seen.select("launch")) == 1 and len(seen.select("kernel", "sim:0")) == 4
+        torch.cuda.synchronize()
+        product, relu, *_ = seen.select("kernel", "sim:0")
+        assert first.elapsed_time(last) == pytest.approx((product.duration_ns + relu.duration_ns) / 1e6)
         expected += (x.cpu() @ w.cpu()).relu().sum(0)
         assert torch.equal(y.cpu(), (x.cpu() @ w.cpu()).relu()) and torch.equal(total.cpu(), expected)
 

@@ -55,6 +55,7 @@ class Capture:
         self.known: dict[Stream, dict[Stream, int]] = {origin: {}}  # by stream: how much work of each came before
         self.generators = set[int]()  # by `_cdata`, that the graph keeps account of
         self.pool: tuple[int, int] = (0, 0)  # its memory's
+        self.external: list[tuple[int, Any]] = []  # events that each replay records anew, behind so much work
 
     def add(self, stream: Stream, work: Captured) -> None:
         """Note work that a program queues in `stream`."""

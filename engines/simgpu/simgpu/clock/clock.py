@@ -172,14 +172,16 @@ class Clock(Meter):
                 self.wait_until(end, f"wait for copy {direction}")
         return end
 
-    def replay(self, index: int, work: Sequence[Captured]) -> None:
+    def replay(self, index: int, work: Sequence[Captured]) -> list[int]:
         """Queue all that a graph captured, one after the other, in the current stream: the host pays one launch, and
-        something for each node."""
+        something for each node. Return when the work begins, and when each part of it ends."""
         price_ns = self._launch_ns + len(work) * self._prices_ns["graph node"]
         with self.lock:
             end = self._enqueue(index, "graph", "compute", 0, price_ns)
+            ends = [end]
             for captured in work:
                 start, end = end, end + captured.length_ns
+                ends.append(end)
                 self.busy_ns[index] += captured.length_ns if captured.engine == "compute" else 0
                 if self.journal.readers and captured.engine == "compute":
                     self.journal.kernel(
@@ -191,6 +193,7 @@ class Clock(Meter):
             if self.log is not None:
                 self.log.graph((index, self.streams[index]), work)
                 self.log.took(self.host_ns, end)
+        return ends
 
     def _refuse_while_capturing(self, waits: bool = True) -> None:
         if self.capture is not None and waits:

@@ -73,7 +73,7 @@ class Event:
     """A mark in a queue; `elapsed_time` between two marks is in milliseconds of virtual time."""
 
     def __init__(self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False) -> None:
-        self._timed = enable_timing
+        self._timed, self._external = enable_timing, False  # whether each replay of a graph records it anew
         self.index: int | None = None  # of the GPU on which it was recorded
         self._ns: int | None = None
         self._mark: Mark | None = None  # where it stands in the capture of a graph
@@ -84,6 +84,9 @@ class Event:
         clock = state.world.clock
         self._ns, self.index = clock.queue_ns(stream.index, stream.stream_id), stream.index
         self._mark = None if clock.capture is None else clock.capture.mark((stream.index, stream.stream_id))
+        if self._external and clock.capture is not None and self._mark is not None:
+            clock.capture.external.append((len(clock.capture.work), self))
+            self._mark = None
         self._known = None if clock.races is None else clock.races.state_of((stream.index, stream.stream_id))
 
     device = property(

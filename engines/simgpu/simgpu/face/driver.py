@@ -79,6 +79,7 @@ class Event(torch_sim.Event):
         self, enable_timing: bool = False, blocking: bool = False, interprocess: bool = False, external: bool = False
     ) -> None:
         super().__init__(enable_timing, blocking, interprocess)
+        self._external = external
 
     device = property(lambda self: None if self.index is None else state.world.devices[self.index])
     cuda_event = property(lambda self: 0 if self.index is None else id(self))

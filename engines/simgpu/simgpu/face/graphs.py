@@ -13,7 +13,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
@@ -196,6 +196,7 @@ class Graph:
         torch.set_rng_state(self._random)
         state.world.clock.capture = None
         self._work, self._calls, self._outside = capture.work, self._recorder.calls, self._recorder.outside
+        self._external = capture.external
         self._recorder = None
         try:
             capture.end()
@@ -243,7 +244,18 @@ class Graph:
                     fresh = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
                     for target, tensor in zip(outputs, fresh[-len(outputs) :], strict=True):
                         target.copy_(tensor)
-        state.world.clock.replay(self._index, self._work)
+        ends = state.world.clock.replay(self._index, self._work)
+        for place, event in self._external:
+            event._ns = ends[place]
+
+    def enable_debug_mode(self) -> None:
+        """Do nothing: the captured work is known anyway."""
+
+    def debug_dump(self, debug_path: str = "") -> NoReturn:
+        """Refuse: a simulated graph is none of CUDA's runtime."""
+        raise NotImplementedError("a simulated GPU has no graph of CUDA's runtime; simgpu.timeline() shows its kernels")
+
+    raw_cuda_graph = raw_cuda_graph_exec = get_graph_data = debug_dump
 
     def reset(self) -> None:
         """Drop the captured work and release its memory."""
