@@ -131,14 +131,6 @@ def test_nested_tensors_are_refused_in_one_sentence():
             torch.testing.assert_close(got.cpu(), expected)
 
 
-def test_parametrizations_run():
-    for change in (nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm):
-        change(nn.Linear(2, 2)).to("sim")(on_sim(1, 2)).sum().backward()
-    average = torch.optim.swa_utils.AveragedModel(nn.Linear(2, 2).to("sim"))
-    average.update_parameters(nn.Linear(2, 2).to("sim"))
-    assert average.module.weight.device.type == "sim"
-
-
 @pytest.mark.parametrize("shape", [(2, 8, 16), (2, 3, 8, 16)])
 @pytest.mark.parametrize("mask", ["none", "causal", "square", "batch"])
 def test_attention_with_and_without_heads_gives_the_cpus_numbers(shape, mask):
@@ -330,12 +322,9 @@ def test_gradscaler_skips_a_step_with_infinite_gradients():
 
 
 def test_accelerator_benchmark_and_modes_go_on():
-    from torch.utils import benchmark
     from torch.utils.flop_counter import FlopCounterMode
 
     assert torch.get_device_module() is torch.sim is torch.get_device_module("sim")
-    measured = benchmark.Timer("x + x", globals={"x": torch.ones(2)}).blocked_autorange(min_run_time=1e-6)
-    assert measured.number_per_run * len(measured.times) > 0
     with FlopCounterMode(display=False) as counter:
         on_sim(2, 3) @ on_sim(3, 4)
     assert counter.get_total_flops() == 48

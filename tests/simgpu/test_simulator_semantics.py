@@ -43,12 +43,6 @@ def test_an_error_has_cudas_type_and_words(name):
     assert re.search(words, outcome(attempt))
 
 
-@pytest.mark.skipif(torch.backends.cuda.is_built(), reason="a CUDA build has DataParallel's own code")
-def test_data_parallel_is_refused_in_one_sentence():
-    with pytest.raises(RuntimeError, match="use DistributedDataParallel"):
-        nn.DataParallel(nn.Linear(2, 2).to("sim"))(on_sim(4, 2))
-
-
 def test_tensors_of_no_dimension_on_the_cpu_may_join():
     assert (on_sim(2) + torch.tensor(2.0)).device.type == "sim"
     assert torch.where(on_sim(3) > 0, on_sim(3), torch.tensor(0.0)).device.type == "sim"
