@@ -86,12 +86,9 @@ def _(case: Case) -> None:
         both = case.counts.operators if all(needs) else both
         case.fail_if(not needs[1] and case.counts.operators >= both, *_NOBODY)
         case.equal(
-            tuple(got) if isinstance(got, list) else got,
-            expected,
-            rtol=1e-4,
-            atol=1e-5,
+            tuple(got) if isinstance(got, list) else got, expected, rtol=1e-4, atol=1e-5,
             why=f"gradients of x and bias, None where not needed; the incoming gradient is {form}",
-        )
+        )  # fmt: skip
     wide = torch.float64  # which gradcheck needs: nothing is rounded to float32
     for shape, scale, dtype, device, rtol in (
         ((4, 3), 20.0, torch.float32, case.device, 1e-4),

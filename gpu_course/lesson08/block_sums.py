@@ -8,10 +8,7 @@ from gpu_course.common.launching import refuse
 
 
 @exercise(
-    title="Sum of a block, in CUDA C++",
-    minutes=15,
-    difficulty=3,
-    where="the CPU, thread by thread",
+    title="Sum of a block, in CUDA C++", minutes=15, difficulty=3, where="the CPU, thread by thread",
     needs=lambda: kernelcheck.why_not(),
     hints=(
         "Every thread puts one number into shared memory, 0 where x has ended. Then the upper half is added to the "
@@ -21,7 +18,7 @@ from gpu_course.common.launching import refuse
         "for (int half = blockDim.x / 2; half > 0; half /= 2): threads below half add part[threadIdx.x + half]; "
         "the barrier stands behind the if, within the loop. Thread 0 writes out[blockIdx.x].",
     ),
-)
+)  # fmt: skip
 def block_sums() -> str:
     """Return CUDA C++ in which each block stores the sum of its 256 elements of x."""
     return r"""
@@ -57,12 +54,9 @@ def _(case: Case) -> None:
         case.about(f"the kernel with n = {n:,} and a grid of {blocks}", torch.device("cpu"))
         refuse(case, report.fault)
         case.equal(
-            out,
-            torch.stack([part.sum() for part in x.split(256)]),
-            rtol=1e-4,
-            atol=1e-4,
+            out, torch.stack([part.sum() for part in x.split(256)]), rtol=1e-4, atol=1e-4,
             why="one sum for each block of 256 elements; -99 stood there before",
-        )
+        )  # fmt: skip
         alone = report.barriers < 3 * blocks and report.shared_accesses >= 512 * blocks  # 256 writes, 256 reads
         case.fail_if(alone, "does not halve: one thread adds number by number", "that takes 255 steps, halving takes 8")
         case.budget("bytes loaded", report.loaded_bytes, 4 * n, "each element is needed once")

@@ -122,12 +122,9 @@ def _fake_is_true(case: Case, operator: torch.library.CustomOpDef, x: torch.Tens
     case.fail_if(got.dtype != x.dtype, "its fake has another dtype", why, expected=x.dtype, got=got.dtype)
     case.fail_if(got.device != x.device, "its fake is on another device", why, expected=x.device, got=got.device)
     case.fail_if(
-        got.dim() != 2 or _known(got.shape[1]) != x.shape[1],
-        "its fake has another shape",
-        why,
-        expected=("rows kept", x.shape[1]),
-        got=str(tuple(got.shape)),
-    )
+        got.dim() != 2 or _known(got.shape[1]) != x.shape[1], "its fake has another shape", why,
+        expected=("rows kept", x.shape[1]), got=str(tuple(got.shape)),
+    )  # fmt: skip
     case.fail_if(
         _known(got.shape[0]) is not None,
         "its fake claims to know the number of rows",

@@ -192,3 +192,25 @@ __global__ void turns(const float* x, float* out, int n) {
   }
   out[threadIdx.x] = sum;
 }
+
+// == halves
+#include <cuda_pipeline.h>
+#include <cuda_fp16.h>
+__global__ void turned(const __half* x, __half* out) {
+  __shared__ __align__(16) __half part[64];
+  int t = threadIdx.x;
+  if (t < 8) { copy; }
+  __pipeline_commit();
+  __pipeline_wait_prior(0);
+  __syncthreads();
+  out[t] = part[63 - t];
+}
+
+// == bytes
+__global__ void turned(const unsigned char* x, int* out) {
+  __shared__ __align__(4) unsigned char part[256];
+  int t = threadIdx.x;
+  for (int i = 0; i < 4; i++) part[4 * t + i] = x[4 * t + i];
+  __syncthreads();
+  out[t] = ((int*)part)[63 - t];
+}

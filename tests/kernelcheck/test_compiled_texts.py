@@ -32,9 +32,9 @@ def test_a_text_in_triton_s_language_is_judged_as_by_triton(text: Text):
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "text",
+    "text",  # each that is accepted compiles for a second
     [
-        pytest.param(one, id=one.name, marks=[pytest.mark.slow] if one.accepted else [])  # each compiles for a second
+        pytest.param(one, id=one.name, marks=[pytest.mark.slow] * one.accepted)
         for one in TEXTS
         if one.language == "cuda"
     ],
@@ -48,9 +48,8 @@ def test_a_text_in_cuda_is_judged_as_by_nvrtc_and_nvcc(text: Text):
 def test_the_compilers_say_what_is_stored():
     folder = os.environ.get("COURSE_TRITON", "")  # into which pip installed Triton and NVRTC beside the environment
     if not folder and not compilers():
-        pytest.skip(
-            "needs Triton and NVRTC: pip install --target FOLDER triton nvidia-cuda-nvrtc, COURSE_TRITON=FOLDER"
-        )
+        how = "pip install --target FOLDER triton nvidia-cuda-nvrtc, COURSE_TRITON=FOLDER"
+        pytest.skip(f"needs Triton and NVRTC: {how}")
     run("tests.kernelcheck.texts", folder)
 
 

@@ -99,10 +99,8 @@ def test_tiles_shared_memory_and_banks_are_counted():
     assert slow.barriers == 0 and fast.barriers == 16 * 2 * 4
     source = """__global__ void k(float* x) {
         __shared__ float s[32][33]; int i = threadIdx.x; s[i][0] = 1; __syncthreads(); x[i] = s[i][0]; }"""
-    banks = [
-        kernelcheck.compile_cuda(text)(1, 32, (torch.zeros(32),)).bank_conflicts
-        for text in (source, source.replace("33", "32"))
-    ]
+    both = map(kernelcheck.compile_cuda, (source, source.replace("33", "32")))
+    banks = [kernel(1, 32, (torch.zeros(32),)).bank_conflicts for kernel in both]
     assert banks == [0, 62]  # a column of 32 lies in one bank: 31 further passes to write it, 31 to read it
 
 
@@ -110,9 +108,8 @@ def test_tiles_shared_memory_and_banks_are_counted():
 def test_a_fault_says_where_and_nothing_is_written():
     out = torch.zeros(1000)
     with pytest.raises(kernelcheck.KernelFault) as caught:
-        kernelcheck.compile_cuda(ADD.replace("i < n", "i <= n"))(
-            4, 256, (torch.ones(1001), torch.ones(1001), out, 1000)
-        )
+        wrong = kernelcheck.compile_cuda(ADD.replace("i < n", "i <= n"))
+        wrong(4, 256, (torch.ones(1001), torch.ones(1001), out, 1000))
     fault = caught.value
     assert (fault.kind, fault.block, fault.thread) == ("out of bounds", (3, 0, 0), (232, 0, 0))
     assert (fault.line, fault.array, fault.element) == (4, "out", 1000)

@@ -122,42 +122,20 @@ def test_a_copy_that_is_used_before_the_wait_is_a_race_and_a_wrong_call_is_told(
     assert line.strip("()") in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "copy",
-    [
-        "__pipeline_memcpy_async(&part[8 * t], &x[8 * t], 16);",
-        "((float4*)part)[t] = ((const float4*)x)[t];",
-        "for (int i = 0; i < 4; i++) ((int*)part)[4 * t + i] = ((const int*)x)[4 * t + i];",
-    ],
-)
+@pytest.mark.parametrize("copy", [
+    "__pipeline_memcpy_async(&part[8 * t], &x[8 * t], 16);",
+    "((float4*)part)[t] = ((const float4*)x)[t];",
+    "for (int i = 0; i < 4; i++) ((int*)part)[4 * t + i] = ((const int*)x)[4 * t + i];",
+])  # fmt: skip
 def test_halves_of_shared_memory_that_came_by_fours_are_not_uninitialised(copy):
-    source = f"""
-#include <cuda_pipeline.h>
-#include <cuda_fp16.h>
-__global__ void turned(const __half* x, __half* out) {{
-  __shared__ __align__(16) __half part[64];
-  int t = threadIdx.x;
-  if (t < 8) {{ {copy} }}
-  __pipeline_commit();
-  __pipeline_wait_prior(0);
-  __syncthreads();
-  out[t] = part[63 - t];
-}}"""
     x, out = torch.randn(64).half(), torch.zeros(64).half()
-    assert launched(source, block=64, args=(x, out)).fault is None
+    assert launched(TEXTS["halves"].replace("copy;", copy), block=64, args=(x, out)).fault is None
     assert torch.equal(out, x.flip(0))
 
 
 @pytest.mark.parametrize(("count", "wait", "kind"), [(4, True, None), (3, True, "uninitialised"), (4, False, "race")])
 def test_what_was_written_byte_by_byte_is_looked_at_where_it_is_read_by_fours(count, wait, kind):
-    source = f"""
-__global__ void turned(const unsigned char* x, int* out) {{
-  __shared__ __align__(4) unsigned char part[256];
-  int t = threadIdx.x;
-  for (int i = 0; i < {count}; i++) part[4 * t + i] = x[4 * t + i];
-  {"__syncthreads();" if wait else ""}
-  out[t] = ((int*)part)[63 - t];
-}}"""
+    source = TEXTS["bytes"].replace("i < 4", f"i < {count}").replace("__syncthreads();", "__syncthreads();" * wait)
     x, out = torch.arange(256, dtype=torch.uint8), torch.zeros(64, dtype=torch.int32)
     fault = launched(source, block=64, args=(x, out)).fault
     assert fault is None if kind is None else kind in fault.kind
@@ -257,12 +235,9 @@ def test_functions_that_few_kernels_call_are_cuda_s():
     report = launched(f"{head}{lines}}}", args=(out, counts))
     assert report.fault is None and counts.tolist() == [5, 31]
     got = out[: 32 * len(values)].view(-1, 32)[:, 5].tolist()
-    wrong = [
-        (one, value)
-        for (one, want), value in zip(values.items(), got, strict=True)
-        if not np.isclose(value, want, 1e-6, 0)
+    assert not [
+        one for (one, want), value in zip(values.items(), got, strict=True) if not np.isclose(value, want, 1e-6, 0)
     ]
-    assert not wrong
 
 
 def test_a_structure_is_passed_by_its_bytes_and_one_of_two_kernels_of_a_name_by_its_types():
@@ -271,18 +246,15 @@ def test_a_structure_is_passed_by_its_bytes_and_one_of_two_kernels_of_a_name_by_
 
     out = torch.zeros(4)
     kernel, wide = TEXTS["settings"], np.float32([1, 2, 3, 4])
-    assert (
-        launched(kernel, name="settings(Settings, float4, float*)", args=(Settings(1.5, 2, (1, 2, 3)), wide, out)).fault
-        is None
-    )
+    name = "settings(Settings, float4, float*)"
+    assert launched(kernel, name=name, args=(Settings(1.5, 2, (1, 2, 3)), wide, out)).fault is None
     assert out.tolist() == [1.5, 2, 3, 4]
-    fault = launched(kernel, name="settings(Settings, float4, float*)", args=(b"1234", wide, out)).fault
+    fault = launched(kernel, name=name, args=(b"1234", wide, out)).fault
     assert "`Settings p` is a structure of 32 bytes" in str(fault) and "this has 4" in str(fault)
     assert launched(kernel, name="settings(int*)", args=(counts := torch.zeros(32, dtype=torch.int32),)).fault is None
     assert counts.eq(1).all()
-    with pytest.raises(
-        kernelcheck.CompileError, match=re.escape("2 kernels settings: name one with its types, settings(S")
-    ):
+    said = re.escape("2 kernels settings: name one with its types, settings(S")
+    with pytest.raises(kernelcheck.CompileError, match=said):
         kernelcheck.compile_cuda(kernel, "settings")
 
 
@@ -302,11 +274,7 @@ def test_a_race_between_two_turns_of_a_loop_is_said_to_be_one():
     text = TEXTS["turns"]
     fault = launched(text, block=64, args=(x, out, 128)).fault
     assert fault.kind == "race" and "line 6 runs again in the next turn of the loop, with no __sync" in str(fault)
-    assert (
-        launched(
-            text.replace("63 - threadIdx.x];", "63 - threadIdx.x]; __syncthreads();"), block=64, args=(x, out, 128)
-        ).fault
-        is None
-    )
+    right = text.replace("63 - threadIdx.x];", "63 - threadIdx.x]; __syncthreads();")
+    assert launched(right, block=64, args=(x, out, 128)).fault is None
     plain = launched(text.replace("    __syncthreads();\n", ""), block=64, args=(x, out, 128)).fault
     assert plain.kind == "race" and "turn" not in str(plain)

@@ -114,18 +114,12 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.parametrize(
     "text",
     [
-        "extern __shared__ " + " " * 40_000,
-        "extern " * 20_000,
-        "__global__ __launch_bounds__(" * 8_000,
-        "template <" * 15_000,
-        "float a" + ", b" * 20_000 + "[",
-        "/*" * 40_000,
-        "#include <cuda" * 8_000,
-        "(" * 60_000,
-        "a " * 60_000,
+        "extern __shared__ " + " " * 40_000, "extern " * 20_000, "__global__ __launch_bounds__(" * 8_000,
+        "template <" * 15_000, "float a" + ", b" * 20_000 + "[", "/*" * 40_000, "#include <cuda" * 8_000,
+        "(" * 60_000, "a " * 60_000,
     ],
     ids=lambda text: text[:20].strip(),
-)
+)  # fmt: skip
 def test_a_long_text_is_read(text):
     """One whose time grows with the square of the text would take minutes."""
     try:

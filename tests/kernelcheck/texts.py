@@ -125,11 +125,8 @@ def by_nvrtc(text: Text) -> str:
 
     found = [folder for path in sys.path for folder in Path(path).glob("nvidia/*") if folder.is_dir()]
     library = ctypes.CDLL(str(next(file for folder in found for file in folder.glob("lib/libnvrtc.so.*"))))
-    options = [
-        b"--gpu-architecture=compute_80",
-        *(f"-I{folder / 'include'}".encode() for folder in found),
-        f"-I{HERE}".encode(),
-    ]
+    folders = [*(folder / "include" for folder in found), HERE]
+    options = [b"--gpu-architecture=compute_80", *(f"-I{folder}".encode() for folder in folders)]
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
     library.nvrtcCreateProgram(ctypes.byref(program), for_nvrtc(text.text).encode(), b"kernel.cu", 0, None, None)
     failed = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))

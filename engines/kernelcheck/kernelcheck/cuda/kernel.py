@@ -168,9 +168,8 @@ class Kernel:
             elements = sum(memory.count for memory in memories)
             real = is_real(device)
             if not real and elements > CHECKED_ELEMENTS:
-                raise CudaFault(
-                    "launch", f"the arrays have {elements:,} elements; here {CHECKED_ELEMENTS:,} can be run"
-                )
+                what = f"the arrays have {elements:,} elements; here {CHECKED_ELEMENTS:,} can be run"
+                raise CudaFault("launch", what)
             if not real or (report.threads <= CHECKED_THREADS and elements <= CHECKED_ELEMENTS):
                 self._run(report, memories, words, shared_mem, limit)
             else:
@@ -339,11 +338,9 @@ def _bytes(memory: Memory) -> np.ndarray:
     if not on_host(memory.tensor.device):
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         return whole[memory.lo : memory.hi].cpu().numpy()
-    return (
-        np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(storage.data_ptr() + memory.lo))
-        if count
-        else np.empty(0, np.uint8)
-    )
+    if not count:
+        return np.empty(0, np.uint8)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * count).from_address(storage.data_ptr() + memory.lo))
 
 
 def _write(memory: Memory, piece: np.ndarray) -> None:

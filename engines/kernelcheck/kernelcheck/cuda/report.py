@@ -232,9 +232,8 @@ def _message(fault: dict[str, Any], who: str, what: str, limit: float) -> str:
         return f"{who} {verb} {fault['size']} bytes at {what}, whose address is no multiple of {fault['size']}"
     if kind == "wild pointer":
         address = fault["at"] & (2**64 - 1)
-        return f"{who} uses address {address:#x}" + (
-            ", a null pointer" if address < 65536 else ", which is in none of its arrays"
-        )
+        what = "a null pointer" if address < 65536 else "which is in none of its arrays"
+        return f"{who} uses address {address:#x}, {what}"
     if kind == "endless":
         return f"{who} had not ended after {limit:g} s: a loop without end, or too much work for the CPU"
     if kind == "undefined" and fault["text"] == "return":

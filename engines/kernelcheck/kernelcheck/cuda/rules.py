@@ -145,9 +145,8 @@ def _variables(text: CudaText) -> Iterator[CompileError]:
             why = why if _is_read(text, variable.name) else "and no function of the GPU uses it: leave it out"
             yield text.refusal(f"{variable.name} belongs to the host, {why}", variable.start)
         elif variable.array and _is_read(text, variable.name):
-            yield text.refusal(
-                f"{variable.name} is an array of the host: write __constant__ in place of const", variable.start
-            )
+            what = f"{variable.name} is an array of the host: write __constant__ in place of const"
+            yield text.refusal(what, variable.start)
 
 
 def _is_read(text: CudaText, name: str) -> bool:

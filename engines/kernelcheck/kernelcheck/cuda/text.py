@@ -219,9 +219,8 @@ class CudaText:
         if words & {"class", "struct", "union"}:
             names = [self.tokens[n].text for n in head if self.tokens[n].kind == "name"]
             known = names[: self._before_colon(head, names)]
-            self._scope(
-                index + 1, end, next((one for one in reversed(known) if one not in _ATTRIBUTES), "") or "struct"
-            )
+            name = next((one for one in reversed(known) if one not in _ATTRIBUTES), "")
+            self._scope(index + 1, end, name or "struct")
         return False
 
     def _before_colon(self, head: list[int], names: list[str]) -> int:

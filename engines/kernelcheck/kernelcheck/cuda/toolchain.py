@@ -183,9 +183,8 @@ def _unknown(name: str, known: str | None, source: str) -> str:
         return f"{name} is of CUDA's library for the host, which is not here: leave the host code out"
     reason = f'identifier "{name}" is undefined'  # nvcc's words
     if re.fullmatch("__shfl(_up|_down|_xor)?|__(any|all|ballot)", name):
-        return (
-            f"{reason}: CUDA has {name}_sync, whose first argument is the mask of threads, 0xffffffff for a whole warp"
-        )
+        first = "whose first argument is the mask of threads, 0xffffffff for a whole warp"
+        return f"{reason}: CUDA has {name}_sync, {first}"
     known = next(iter(difflib.get_close_matches(name, _OWN_WORDS, 1, 0.9)), known)
     if _OF_CUDA.match(name) and known not in _OWN_WORDS:
         return f"{reason}. If CUDA has it, kernelcheck does not have it yet"

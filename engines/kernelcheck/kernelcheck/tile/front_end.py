@@ -86,16 +86,11 @@ def final_ir(kernel: Any, named: dict[str, Any]) -> Any:
     for (name, value), is_constant in zip(named.items(), constants(kernel), strict=True):
         if isinstance(value, torch.Tensor):
             storage = value.untyped_storage()._cdata
-            constraints.append(
-                signatures.ArrayConstraint(
-                    getattr(language, str(value.dtype).removeprefix("torch.").replace("bool", "bool_")),
-                    value.ndim,
-                    index_dtype=language.int32 if value.numel() < 2**31 else language.int64,
-                    stride_lower_bound_incl=0,
-                    alias_groups=(f"memory {storage}",) if storages.count(storage) > 1 else (),
-                    may_alias_internally=False,
-                )
-            )
+            kind = getattr(language, str(value.dtype).removeprefix("torch.").replace("bool", "bool_"))
+            facts = {"index_dtype": language.int32 if value.numel() < 2**31 else language.int64}
+            facts |= {"alias_groups": (f"memory {storage}",) if storages.count(storage) > 1 else ()}
+            facts |= {"stride_lower_bound_incl": 0, "may_alias_internally": False}
+            constraints.append(signatures.ArrayConstraint(kind, value.ndim, **facts))
         elif is_constant:
             constraints.append(signatures.ConstantConstraint(value))
         elif isinstance(value, numbers.Real):

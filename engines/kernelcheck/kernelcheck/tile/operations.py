@@ -268,9 +268,8 @@ class Run(Launch):
         return self._result(one, x.astype(wide) @ y.astype(wide) + acc)
 
     def _on_TileMmaScaled(self, one: Any) -> Any:
-        x, x_scale, y, y_scale, acc = (
-            np.asarray(self._value(part)) for part in (one.x, one.x_scale, one.y, one.y_scale, one.acc)
-        )
+        parts = one.x, one.x_scale, one.y, one.y_scale, one.acc
+        x, x_scale, y, y_scale, acc = (np.asarray(self._value(part)) for part in parts)
         self.report.flops += 2 * acc.size * x.shape[-1]
         x = x * np.repeat(x_scale, x.shape[-1] // x_scale.shape[-1], -1)
         return self._result(one, x @ (y * np.repeat(y_scale, y.shape[-2] // y_scale.shape[-2], -2)) + acc)
@@ -450,10 +449,8 @@ class Run(Launch):
                 what = f"{self.word} {self.name()} {kind}s element {element:,} of {buffer.name}, which it has {did}"
                 raise self.fault("race", what, "no token orders the two", array=buffer.name, element=element)
         mark = "loaded" if kind == "load" else "stored"
-        buffer.column(f"{mark} by block")[elements], buffer.column(f"{mark} as access")[elements] = (
-            self.me,
-            self._accesses,
-        )
+        buffer.column(f"{mark} by block")[elements] = self.me
+        buffer.column(f"{mark} as access")[elements] = self._accesses
         return before | bit
 
     def _exchange(

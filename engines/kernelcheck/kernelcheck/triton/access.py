@@ -43,9 +43,8 @@ def _of_block(
             raise wrong(f"boundary_check and padding_option of tl.{name} are for block pointers: here use a mask")
         return pointer, mask, None
     if mask is not None:
-        raise wrong(
-            f"tl.{name} takes no mask with a block pointer: write boundary_check=(0,), with the axes to look at"
-        )
+        cure = "write boundary_check=(0,), with the axes to look at"
+        raise wrong(f"tl.{name} takes no mask with a block pointer: {cure}")
     return pointer.pointers(), pointer.inside(boundary_check), padded(padding)
 
 

@@ -225,9 +225,8 @@ class Pointer:
 
     def __setitem__(self, key: Any, value: Any) -> None:
         name = self.buffer.name
-        raise wrong(
-            f"{name} is a pointer: memory is written by tl.store({name} + …, value), not in brackets", "language"
-        )
+        cure = f"memory is written by tl.store({name} + …, value), not in brackets"
+        raise wrong(f"{name} is a pointer: {cure}", "language")
 
     def refuse(self, *_: Any) -> Any:
         """Raise for a pointer that is used in place of its element, naming the missing load."""

@@ -158,9 +158,8 @@ def _alike(first: Any, second: Any) -> str:
         return f"convert the second by .to(tl.{first.dtype.name})"
     if second.shape:
         return f"begin with tl.zeros({second.shape}, dtype=tl.{second.dtype.name})"
-    return (
-        "begin with 0.0" if second.dtype.short == "fp32" else f"begin with tl.zeros((), dtype=tl.{second.dtype.name})"
-    )
+    number = "0.0" if second.dtype.short == "fp32" else f"tl.zeros((), dtype=tl.{second.dtype.name})"
+    return f"begin with {number}"
 
 
 class _Walk(ast.NodeVisitor):

@@ -222,10 +222,8 @@ def _associative_scan(input: Any, axis: Any, combine_fn: Callable[..., Any], rev
     now = tuple(Block(row[0], block.dtype) for row, block in zip(rows, several, strict=True))
     steps = [now]
     for n in range(1, len(rows[0])):
-        now = _folded(
-            combine_fn, now, tuple(Block(row[n], block.dtype) for row, block in zip(rows, several, strict=True))
-        )
-        steps.append(now)
+        behind = tuple(Block(row[n], block.dtype) for row, block in zip(rows, several, strict=True))
+        steps.append(now := _folded(combine_fn, now, behind))
     stacked = [np.stack([each[n].data for each in steps], dim) for n in range(len(several))]
     made = tuple(Block(np.flip(data, dim) if reverse else data, block.dtype)
                  for data, block in zip(stacked, several, strict=True))  # fmt: skip
@@ -335,9 +333,8 @@ def reshape(input: Any, *shape: Any, can_reorder: bool = False) -> Block:
 def broadcast_to(input: Any, *shape: Any) -> Block:
     wanted = device.sizes(shape)
     if input.data.ndim not in (0, len(wanted)):
-        raise wrong(
-            f"a block of the shape {input.shape} has not as many axes as {wanted}: add one by [:, None]", "shapes"
-        )
+        what = f"a block of the shape {input.shape} has not as many axes as {wanted}"
+        raise wrong(f"{what}: add one by [:, None]", "shapes")
     return Block(shaped(lambda: np.broadcast_to(input.data, wanted), input), input.dtype)
 
 
@@ -384,9 +381,8 @@ def _cat(input: Any, other: Any, can_reorder: bool = False, dim: int = 0) -> Blo
 
 def _gather(src: Any, index: Any, axis: Any) -> Block:
     if index.dtype.kind == 2 or index.data.ndim != src.data.ndim:
-        raise wrong(
-            f"tl.gather takes whole numbers with as many axes as the block, and here is {index.dtype}", "shapes"
-        )
+        what = "tl.gather takes whole numbers with as many axes as the block"
+        raise wrong(f"{what}, and here is {index.dtype}", "shapes")
     inside = np.clip(index.data, 0, src.shape[_axis(src, axis)] - 1)
     return Block(shaped(lambda: np.take_along_axis(src.data, inside, axis), src, index), src.dtype)
 

@@ -122,10 +122,8 @@ def meaning(value: Any, name: str) -> Any:
         return _of_triton(value)
     if (home := str(getattr(value, "__module__", ""))).startswith("triton.language"):
         return getattr(tl.extra.libdevice if home.endswith("libdevice") else tl, value.__name__)
-    ours = isinstance(
-        value,
-        Kernel | ConstantFunction | DType | types.SimpleNamespace | types.FunctionType | types.BuiltinFunctionType,
-    )
+    functions = types.FunctionType | types.BuiltinFunctionType
+    ours = isinstance(value, Kernel | ConstantFunction | DType | types.SimpleNamespace | functions)
     if ours or value is None or value is constexpr:
         return value
     what = "number" if isinstance(value, numbers.Number) else kind.__name__

@@ -117,17 +117,13 @@ def _prepared(
     named = dict(bound.arguments)
     grid = grid(named) if callable(grid) else grid
     if not isinstance(grid, tuple | list) or not 1 <= len(grid) <= 3:
-        raise KernelFault(
-            "arguments", f"the grid is {grid!r}; it must be a tuple of one to three numbers, such as (n,)"
-        )
+        raise KernelFault("arguments", f"the grid {grid!r} must be a tuple of one to three numbers, such as (n,)")
     for n in grid:
         nothing = n == 0 and any(isinstance(one, torch.Tensor) and not one.numel() for one in named.values())
         if not isinstance(n, numbers.Integral) or (n < 1 and not nothing):
             raise KernelFault("arguments", f"the grid {tuple(grid)} must hold whole numbers above 0: use triton.cdiv")
     if math.prod(grid) > _MOST_PROGRAMS:
-        raise KernelFault(
-            "arguments", f"the grid {tuple(grid)} has more than {_MOST_PROGRAMS:,} programs: too many here"
-        )
+        raise KernelFault("arguments", f"the grid {tuple(grid)} has over {_MOST_PROGRAMS:,} programs: too many here")
     x, y, z = (*map(int, grid), 1, 1)[:3]
     return (x, y, z), named
 
@@ -282,19 +278,14 @@ def _of_tuning(
                 continue
             element = int(same.flatten().int().argmin())
             one, two = (f"{numbers.flatten()[element].item():g}" for numbers in (alone, after))
-            ran = f"one run of {kernel.__name__}, and {two} after two"
-            ran = (
-                ran
-                if config is before
-                else f"a run with {config.kwargs}, and {two} if one with {before.kwargs} came first"
-            )
+            ran = f"a run with {config.kwargs}, and {two} if one with {before.kwargs} came first"
+            ran = f"one run of {kernel.__name__}, and {two} after two" if config is before else ran
             way = "restore_value" if tensors[name].any() else "reset_to_zero"
             why = f"autotune runs the kernel several times on the same tensors: give it {way}=[{name!r}]"
             if config is not before:
                 why = "autotune runs both on the same tensors to choose, and one alone later: let each write everything"
-            return KernelFault(
-                "autotune", f"element {element:,} of {name} is {one} after {ran}", why=why, array=name, element=element
-            )
+            what = f"element {element:,} of {name} is {one} after {ran}"
+            return KernelFault("autotune", what, why=why, array=name, element=element)
     return None
 
 
@@ -329,9 +320,8 @@ def _on_copies(kernel: Kernel, named: dict[str, Any], config: Config | None) -> 
     """Return the arguments of a run that leaves the tensors alone, behind the hook of its configuration."""
     memory = Memory(copy=True)
     if config is not None and config.pre_hook is not None:
-        config.pre_hook(
-            named | {name: memory.host(one) for name, one in named.items() if isinstance(one, torch.Tensor)}
-        )
+        there = {name: memory.host(one) for name, one in named.items() if isinstance(one, torch.Tensor)}
+        config.pre_hook(named | there)
     return _as_arguments(kernel, named, memory)
 
 

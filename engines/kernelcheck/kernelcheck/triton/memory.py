@@ -396,9 +396,8 @@ class Launch:
             if (late := matters & (when == now) & (lane != lanes) & ~first).any():
                 element, did = int(elements[np.argmax(late)]), {"stored": "wrote", "loaded": "read"}[column]
                 verb = {"load": "reads", "store": "writes"}[kind]
-                what = (
-                    f"{self.word} {self.name()} {verb} element {element:,} of {buffer.name}, which another lane {did}"
-                )
+                what = f"{self.word} {self.name()} {verb} element {element:,} of {buffer.name}, which another lane"
+                what = f"{what} {did}"
                 line = buffer.column(f"{column} at line")[element]
                 there = f" (line {line})" if (frame := self._frame()) and frame.f_lineno != line else ""
                 why = "lanes lie on different threads, which are not in step: put tl.debug_barrier() between the two"

@@ -54,10 +54,8 @@ def _text(code: types.CodeType) -> Text:
         lines, first = inspect.getsourcelines(code)
         function = ast.parse(textwrap.dedent("".join(lines))).body[0]
     except (OSError, SyntaxError):
-        what = (
-            f"the text of {code.co_name} is not to be found: Triton reads it from the file or the cell with the kernel"
-        )
-        raise KernelFault("language", what) from None
+        why = "Triton reads it from the file or the cell with the kernel"
+        raise KernelFault("language", f"the text of {code.co_name} is not to be found: {why}") from None
     if not isinstance(function, ast.FunctionDef):
         raise KernelFault("language", f"{code.co_name} is not a function that begins with def")
     ast.increment_lineno(function, first - 1)
