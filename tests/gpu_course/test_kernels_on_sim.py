@@ -72,17 +72,11 @@ def test_operators_around_kernels_in_two_languages_cost_the_same(sim):
         "in_triton": lambda x, y, out: add[(4,)](x, y, out, 1000, BLOCK=256),
         "in_cutile": lambda x, y, out: kernelcheck.tile.launch(tiles, (4,), x, y, out, 256),
     }
-    costs = []
+    costs, x = [], torch.randn(1000, device=sim)
     for name, launch in launches.items():
-
-        def body(x: torch.Tensor, y: torch.Tensor, launch=launch) -> torch.Tensor:
-            launch(x, y, out := torch.empty_like(x))
-            return out
-
-        op = torch.library.custom_op(
-            f"course_kernels::{name}", body, mutates_args=(), schema="(Tensor x, Tensor y) -> Tensor"
-        )
-        x = torch.randn(1000, device=sim)
+        body = lambda x, y, launch=launch: [out := torch.empty_like(x), launch(x, y, out)][0]  # noqa: E731
+        schema = "(Tensor x, Tensor y) -> Tensor"
+        op = torch.library.custom_op(f"course_kernels::{name}", body, mutates_args=(), schema=schema)
         with simgpu.timeline() as timeline:
             assert torch.equal(op(x, x).cpu(), 2 * x.cpu())
         costs += [(one.nbytes, one.flops) for one in timeline.select("kernel") if name in one.name]
