@@ -254,11 +254,29 @@ def test_a_step_is_a_usual_one_after_a_sample_of_very_many_operators(monkeypatch
         optimizer = torch.optim.SGD(model.parameters())
         for step in range(steps):
             model(torch.ones(2, 8, device="cuda")).sum().backward()
+            for _ in range(100 * (step == 0)):  # as an evaluation before the training
+                model(torch.ones(2, 8, device="cuda"))
             optimizer.step()
             for _ in range(400 * (step == 0)):  # as a language model writes, letter by letter
                 model(torch.ones(2, 8, device="cuda"))
         report = session.report()
     assert report.odd == 1 and sum(row.count for row in report.launches) < 20
+    assert report.recorded == 2
+
+
+def test_copies_that_are_not_pinned_are_told_with_what_pinning_saves_where_no_remark_names_them():
+    with simgpu.cuda(record=True) as session:
+        model = nn.Sequential(nn.Linear(512, 2048), nn.Linear(2048, 2048)).cuda()
+        optimizer = torch.optim.AdamW(model.parameters())
+        for x in torch.randn(4, 256, 512):
+            model(x.cuda()).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        report = session.report()
+    saved = report.step_time - report.what_if(pinned=True).step_time
+    said = f"({saved / report.step_time:.0%}) less.", f"not pinned is copied at {report.copies[0].where}. "
+    assert report.suspects == [] and 0 < saved < 0.05 * report.step_time
+    assert all(words in form for words in said for form in (str(report), report.html()))
 
 
 def test_the_largest_batch_fits_and_more_does_not(report):

@@ -102,7 +102,7 @@ class ModelCalls:
         self._depth += 1
         if self._depth > 1 or self.error or state.world.clock.log is not self.log or in_backward():
             return
-        if next(model.parameters(), None) is None:
+        if next(iter(model.parameters()), None) is None:
             return
         if type(model).__name__ == _OPTIMIZED:
             self.error = "the program compiles its model already"

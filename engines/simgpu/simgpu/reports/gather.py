@@ -150,7 +150,7 @@ def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
     odd = [number for number in range(1, len(steps)) if len(steps[number]) > _ODD * usual or seldom[number]]
     most = sum((alone[number] if seldom[number] else lines[number] for number in odd), Counter()).most_common(1)
     kept = [step for number, step in enumerate(steps) if number not in odd]
-    while len(kept) > 2 and sum(map(len, kept)) > EVENTS:
+    while len(kept) > 2 and sum(map(len, kept[1:])) > EVENTS:
         kept.pop()
     return [event for step in kept for event in step], len(odd), most[0][0] if most else ""
 

@@ -45,7 +45,8 @@ class Passes:
         if event.result is None:
             return
         parts = self._program.parts(event.module)
-        if not parts.parameters or next(event.module.parameters(), None) is not next(alive(parts.parameters), None):
+        first = next(alive(parts.parameters), None)
+        if first is None or next(iter(event.module.parameters()), None) is not first:
             return  # or it has other weights for this call alone, as `torch.func.functional_call` gives
         given = [one for one in tree_leaves((event.args, event.kwargs)) if isinstance(one, torch.Tensor)]
         results = [one for one in tree_leaves(event.result) if isinstance(one, torch.Tensor)]

@@ -172,8 +172,10 @@ class Recording:
         self.holdings.step = self.run.steps
         if self.world.clock.log is self.log:
             self.log.step()
-        most, steps = EVENTS if self.run.steps >= TELLING else MOST_EVENTS, self.run.steps - self._steps_before
-        if steps >= STEPS or (self.run.steps > 1 and len(self.log) > most):
+        if self.run.steps == 1:
+            self._events_first = len(self.log)
+        most = EVENTS + self._events_first if self.run.steps >= TELLING else MOST_EVENTS
+        if self.run.steps - self._steps_before >= STEPS or (self.run.steps > 1 and len(self.log) > most):
             self._pause()
         self.exiting = None
         self.on_step()
