@@ -10,7 +10,7 @@ from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import alive, is_set
+from simgpu.reports.program import alive, is_set, version
 from simgpu.reports.rule import LOOKED_AT, SELDOM, Outcome, Rule
 
 
@@ -63,10 +63,14 @@ class OptimizerBuiltAnew(Rule, about="result"):
 
 @dataclass
 class _Turns:
-    """The steps of an optimizer, and how often gradients were cleared that had come for it."""
+    """The steps of an optimizer, and how often gradients were cleared that had come for it.
+
+    If the versions of its parameters change in between, something else makes its steps: one that it wraps.
+    """
 
     steps: int = 0
     cleared: int = 0
+    versions: int | None = None
 
 
 class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
@@ -87,7 +91,10 @@ class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
 
     def on_clear(self, event: events.Clear) -> None:
         if isinstance(event.owner, Optimizer) and event.owner in self._turns:
-            self._turns[event.owner].cleared += any(one.grad is not None for one in event.parameters)
+            turns, versions = self._turns[event.owner], sum(map(version, event.parameters))
+            turns.cleared += any(one.grad is not None for one in event.parameters)
+            turns.steps += turns.versions not in (None, versions)
+            turns.versions = versions
 
     def on_updated(self, event: events.Updated) -> None:
         if event.optimizer in self._turns:
