@@ -28,7 +28,7 @@ class Pass:
     early: bool  # before any optimizer's step: perhaps a trial of shapes
     alone: torch.Size | None  # the shape of its input: one sample, which no other pass and no value read has made
     fed: bool  # whether a backward pass goes on through its input
-    double: bool  # whether inputs or parameters are float64
+    double: bool  # whether inputs or parameters are float64, but for numbers such as a time
     graph: "weakref.ref[Mark] | None" = None  # alive as long as its graph is
     before: "Pass | None" = None  # one that had the same tensors
     used: bool = False

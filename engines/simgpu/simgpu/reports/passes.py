@@ -87,7 +87,7 @@ class Passes:
             early=not self._program.optimized,
             alone=given[0].shape if alone else None,
             fed=fed,
-            double=any(one.dtype is torch.float64 for one in [*given, *alive(parts.parameters)]),
+            double=any(one.dtype is torch.float64 and one.dim() for one in [*given, *alive(parts.parameters)]),
         )  # fmt: skip
 
     def _use(self, call: Pass, gradient: torch.Tensor) -> None:
