@@ -184,7 +184,7 @@ def steps_sentence(report: Values) -> str:
         f"{row.cause}, {seconds_text(row.seconds)}{' longer, as' * (row.cause == UNLIKE)} at {row.where}"
         for row in report.once
     )
-    seldom = f" Left out, too, is what comes seldom: {once}." if once else ""
+    seldom = f" Left out, too, is what comes seldom: {once}.".replace(", 0 s longer", "") if once else ""
     return f"{ends}. The figures are means over {of}{first}.{seldom}{_others(report.trainings[1:])}"
 
 
