@@ -131,23 +131,6 @@ def test_nested_tensors_are_refused_in_one_sentence():
             torch.testing.assert_close(got.cpu(), expected)
 
 
-@pytest.mark.parametrize("shape", [(2, 8, 16), (2, 3, 8, 16)])
-@pytest.mark.parametrize("mask", ["none", "causal", "square", "batch"])
-def test_attention_with_and_without_heads_gives_the_cpus_numbers(shape, mask):
-    torch.manual_seed(0)
-    q, k, v = torch.randn(3, *shape)
-    given = {
-        "none": {},
-        "causal": {"is_causal": True},
-        "square": {"attn_mask": torch.ones(8, 8, dtype=torch.bool).tril()},
-        "batch": {"attn_mask": torch.ones(*shape[:-1], 8, dtype=torch.bool).tril()},
-    }[mask]
-    expected = F.scaled_dot_product_attention(q, k, v, **given)
-    moved = {name: value.to("sim") if isinstance(value, torch.Tensor) else value for name, value in given.items()}
-    got = F.scaled_dot_product_attention(*(x.to("sim") for x in (q, k, v)), **moved)
-    assert got.device.type == "sim" and torch.equal(got.cpu(), expected)
-
-
 @pytest.mark.parametrize(
     "make", [torch.clone, lambda x: x.to("sim"), lambda x: tuple(x.tolist())], ids=["cpu", "device", "tuples"]
 )
