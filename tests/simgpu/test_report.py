@@ -75,7 +75,7 @@ def test_the_line_at_fault_is_named_first(tmp_path, fault):
     if fault == "graphs are summed":
         assert found["growth"][0]["held_by"] == "total"
     elif fault == "graphs are kept":
-        assert found["growth"][0]["held_by"].startswith("kept (a list of")
+        assert found["growth"][0]["held_by"].startswith("kept (a list")
     else:
         assert found["waits"][0]["source"] == line
 

@@ -36,7 +36,7 @@ class Growth(Line):
     """Memory that each step adds.
 
     The line is the one that keeps a value, such as `losses.append(loss)`, where that was found, else the one that
-    makes it: `made_at`. `held_by` is what refers to the value, such as "losses (a list of 12)", "" where nothing does;
+    makes it: `made_at`. `held_by` is what refers to the value, such as "losses (a list)", "" where nothing does;
     `graph`, whether the value has the graph that a backward pass would go through; `part`, whether it is a part of the
     memory that it keeps, as the mean that `mse_loss` returns.
     """
@@ -112,18 +112,21 @@ class GrowthWatch:
         nbytes = {line: turns.total() // len(turns) for line, turns in growing.items()}
         held: dict[str, torch.Tensor] = {}  # by line, what a variable refers to; else what has a graph
         plainly: set[str] = set()  # lines whose values without a graph a variable refers to
+        tops = _roots(graphs)
+        outer = {id(one) for one, _ in tops}  # a tensor whose graph is a part of another one's keeps nothing itself
         for line in nbytes:
             first, second, third = (
                 [one for one, of in some if of.line == line][::-1] for some in (older, plain, graphs)
             )
-            candidates = [*first[:1], *second[:1], *third]
+            inner = first and outer.isdisjoint(map(id, first))
+            candidates = [one for one, of in tops if inner and of.line != line] + [*first[:1], *second[:1], *third]
             found = [one for one in candidates if _holder(one) is not None] or [*third, *second]
             held |= {line: found[0]} if found else {}
             plainly |= {line} if second and found[0] is second[0] else set()
-        roots = {one.line for _, one in _roots(graphs) if one.turn(by_step) < now} & nbytes.keys()
+        roots = {one.line for _, one in tops if one.turn(by_step) < now} & nbytes.keys()
         if len(roots) == 1:  # the graph of what this line makes keeps what others make
-            inner = nbytes.keys() - plainly - roots
-            nbytes[next(iter(roots))] += sum(nbytes.pop(line) for line in inner)
+            others = nbytes.keys() - plainly - roots
+            nbytes[next(iter(roots))] += sum(nbytes.pop(line) for line in others)
         growths = [_growth(line, size, held.get(line), "turn") for line, size in nbytes.items()]
         return list({one.parts: one for one in sorted(growths, key=lambda one: one.bytes_per_step)}.values())[::-1][:3]
 
@@ -282,7 +285,7 @@ def _holds(name: str, value: Any, tensor: torch.Tensor) -> str:
     if value is tensor:
         return name
     if any(item is tensor for item in _items(value)):
-        return f"{name} (a {type(value).__name__} of {len(value):,})"
+        return f"{name} (a {type(value).__name__})"
     if any(inner is tensor for item in _items(value) for inner in _items(item)):
         return f"{name} (a {type(value).__name__} of lists)"
     return ""

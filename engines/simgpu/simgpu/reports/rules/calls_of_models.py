@@ -1,7 +1,17 @@
 """Rules on calls of models: their modes, and whether a backward pass comes through them."""
 
+import weakref
+
+import torch
+from torch import nn
+
+from simgpu.ground import places
+from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
+from simgpu.reports.calls import Mark
 from simgpu.reports.rule import Rule
+
+_LARGE_BYTES = 2**20  # of the weights of all heads
 
 
 class DropoutInEvaluation(Rule, about="result"):
@@ -102,3 +112,44 @@ class TrainingInEvaluationMode(Rule, about="result"):
         call = event.call
         if event.trained and call.trains and call.random is False and not call.training:
             self.note(call.line)
+
+
+class AttentionWeightsNotUsed(Rule, about="time", often="each step"):
+    """A layer of attention returns its weights, which nothing uses."""
+
+    text = (
+        "This layer of attention also makes the weights of all pairs of positions, averages them over the heads and "
+        "returns them, and nothing uses them. With `need_weights=False` PyTorch takes the faster "
+        "`scaled_dot_product_attention`, which need not keep them."
+    )
+    cure = "`need_weights=False`"
+
+    def begin(self) -> None:
+        self._made: list[tuple[str, weakref.ref[torch.Tensor], weakref.ref[Mark]]] = []
+
+    def on_forward_end(self, event: events.ForwardEnd) -> None:
+        """Note weights that have gone, and that no graph has taken."""
+        self._look()
+        if event.result is None or not isinstance(event.module, nn.MultiheadAttention):
+            return
+        weights: torch.Tensor | None = event.result[1]
+        graph = None if weights is None else graph_of(weights)
+        if weights is not None and graph is not None and weights.nbytes * event.module.num_heads >= _LARGE_BYTES:
+            graph.metadata[__name__] = mark = Mark()
+            self._made.append((places.place(), weakref.ref(weights), weakref.ref(mark)))
+
+    def on_backward(self, event: events.Backward) -> None:
+        self._look()
+        self._made.clear()
+
+    def on_read(self, event: events.Read) -> None:
+        self._made.clear()  # as where they are shown
+
+    def on_cut(self, event: events.Cut) -> None:
+        self._made.clear()
+
+    def _look(self) -> None:
+        for line, _, mark in [one for one in self._made if one[1]() is None]:
+            if mark() is None:
+                self.note(line)
+        self._made = [one for one in self._made if one[1]() is not None]

@@ -1,5 +1,11 @@
-"""Rules on what is copied, sent or saved again and again."""
+"""Rules on what is copied, changed or saved again and again."""
 
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from simgpu.clock.lines import Row
@@ -68,3 +74,76 @@ class SavedInEachStep(Rule, about="time", often="each step"):
         if epoch == self.program.begun and step != now:
             self.note(line)
         self._saved[line] = self.program.begun, now
+
+
+class StateIsNoCopy(Rule, about="result"):
+    """A `state_dict()` that was kept has changed with the weights."""
+
+    text = (
+        "`state_dict()` holds the weights themselves, and later steps have changed them, so this keeps no earlier "
+        "state. Write `copy.deepcopy(model.state_dict())`."
+    )
+    cure = "`copy.deepcopy(model.state_dict())`"
+
+    def begin(self) -> None:
+        self._states = WeakIdKeyDictionary()  # of models' states: the model, the line, step and version then
+
+    def on_state_taken(self, event: events.StateTaken) -> None:
+        now = weakref.ref(event.model), places.place(), self.program.step
+        for value in event.state.values():
+            if isinstance(value, torch.Tensor) and not value.is_inference():
+                self._states[value] = (*now, value._version)
+
+    def on_kept(self, event: events.Kept) -> None:
+        """Note a state that is loaded or saved if training has changed it since it was taken."""
+        for value in tree_leaves(event.state) if len(self._states) else ():
+            if isinstance(value, torch.Tensor) and value in self._states:
+                reference, line, step, version = self._states[value]
+                model = reference()
+                is_trained = model is not None and any(one in self.program.trained for one in model.parameters())
+                if is_trained and step < self.program.step and value._version != version:
+                    self.note(line)
+                    return
+
+
+class DataChangedAgain(Rule, about="result"):
+    """Each epoch changes the data in place once more."""
+
+    text = (
+        "This changes the data in place, and in each epoch once more what the epoch before has left. Write "
+        "`x = x + noise`, which makes a new tensor, or change a `.clone()`."
+    )
+    cure = "`x = x + noise`, which makes a new tensor"
+
+    def begin(self) -> None:
+        self._changes = WeakIdKeyDictionary()  # by tensor: the step in which its part at an offset was changed last
+        self._again = WeakIdKeyDictionary()  # tensors that were changed once more: the step and the line
+
+    def on_changed(self, event: events.Changed) -> None:
+        tensor, now = event.tensor, self.program.step
+        if tensor.requires_grad or not tensor.dim() or tensor.is_inference() or type(tensor) is nn.Parameter:
+            return
+        steps: Any = self._changes.setdefault(_base(tensor), {})
+        offset = int(tensor.storage_offset())
+        before, steps[offset] = steps.get(offset, now), now
+        if before < now - 1:  # a state that each step moves on is no data set
+            self._again[_base(tensor)] = now, places.place()
+
+    def on_copied(self, event: events.Copied) -> None:
+        if event.source.dim() and not self.program.running:
+            self._look(event.source)
+
+    def on_called(self, event: events.Called) -> None:
+        for reference, _ in event.call.given:
+            tensor = reference()
+            if tensor is not None:
+                self._look(tensor)
+
+    def _look(self, tensor: Tensor) -> None:
+        step, line = self._again.get(_base(tensor)) or (None, "")
+        if step == self.program.step and line:
+            self.note(line)
+
+
+def _base(tensor: Tensor) -> Tensor:
+    return tensor if tensor._base is None else tensor._base

@@ -4,12 +4,16 @@ import weakref
 from typing import Any
 
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import SequentialSampler, TensorDataset
 
+from simgpu.device import state
+from simgpu.device.tensor import values_of
 from simgpu.ground import places
 from simgpu.reports import events
 from simgpu.reports.program import has_several
-from simgpu.reports.rule import Rule
+from simgpu.reports.rule import LOOKED_AT, Rule
+
+_SAMPLES = 8  # of a batch: fewer are of one class by chance
 
 
 class EpochNotSet(Rule, about="result"):
@@ -94,6 +98,45 @@ class LoaderBuiltAnew(Rule, about="time"):
 
     def on_loader_begun(self, event: events.LoaderBegun) -> None:
         self._used.add(self._lines.get(event.loader, ""))
+
+
+class LoaderNotShuffled(Rule, about="result"):
+    """Each batch has samples of one class, since the loader keeps the order of the data."""
+
+    text = (
+        "This loader keeps the order of the data, in which each batch has samples of one class only, so the model "
+        "learns one class and forgets the others. Write `shuffle=True`."
+    )
+    cure = "`shuffle=True`"
+
+    def begin(self) -> None:
+        self._lines: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # that have built loaders
+        self._line, self._losses, self._seen = "", 0, -1  # of the step
+        self._classes: list[int] = []  # of steps in a row whose only loss had targets of one class
+
+    def on_loader_built(self, event: events.LoaderBuilt) -> None:
+        self._lines[event.loader] = places.place()
+
+    def on_loaded(self, event: events.Loaded) -> None:
+        loader = self.program.loader(event.iterator)
+        ordered = isinstance(getattr(loader, "sampler", None), SequentialSampler)
+        self._line = self._lines.get(loader, "") if ordered else ""
+
+    def on_loss(self, event: events.Loss) -> None:
+        self._losses, self._seen = self._losses + torch.is_grad_enabled(), -1
+        targets = values_of(event.target) if self._line and isinstance(event.target, torch.Tensor) else None
+        if state.world.only_shapes or type(targets) is not torch.Tensor or targets.is_floating_point():
+            return
+        if targets.dim() == 1 and len(targets) >= _SAMPLES and bool((targets == targets[0]).all()):
+            self._seen = int(targets[0])
+
+    def on_step_end(self, event: events.StepEnd) -> None:
+        alone = self._losses == 1 and self._seen >= 0
+        self._classes = [*self._classes, self._seen] if alone else []
+        self._losses, self._seen = 0, -1
+        if len(self._classes) >= LOOKED_AT and len(set(self._classes)) > 1:
+            self.note(self._line)
+        self._line = ""
 
 
 def _data_of(dataset: Any) -> list[Any]:

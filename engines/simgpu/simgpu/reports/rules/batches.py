@@ -1,4 +1,4 @@
-"""At most 8 samples: the GPU mostly waits for launches, and there is room."""
+"""Rules on batches that are small."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,11 +10,31 @@ from simgpu.reports import events
 from simgpu.reports.calls import LOOPED, Pass
 from simgpu.reports.rule import Outcome, Rule, Suspect
 
+
+class SamplesOneByOne(Rule, about="time", often="each step"):
+    """The model is called for each sample alone, and launches all of its kernels each time."""
+
+    text = (
+        "This calls the model for each sample alone, and each call launches all of its kernels. Call it once, with a "
+        "batch of all of them."
+    )
+    cure = "call it once, with a batch"
+
+    def on_all_judged(self, event: events.AllJudged) -> None:
+        """Note calls with one sample each that could be a batch: many, of the same shape."""
+        alike = Counter((call.model, call.alone) for call in event.used)
+        for call in event.used:
+            if call.alone is not None and alike[call.model, call.alone] > LOOPED * self.program.backwards:
+                self.note(call.line)
+
+
 _SMALL = 8  # samples
 _WORTH = 0.3  # of the time, in which the GPU waits for launches
 
 
 class SmallBatch(Rule, about="time", often="each step"):
+    """At most 8 samples: the GPU mostly waits for launches, and there is room."""
+
     text = (
         "The batch is so small that the GPU waits for launches {launching} of a step, and there is memory for a larger "
         "one. Raise `batch_size`."
