@@ -57,7 +57,7 @@ HOSTS = {  # what is known of the host of a program that it decides: what a figu
     "one step of another program": "one step of another program was measured on it",
 }
 _BY_HOST = {  # of programs that their host decides: the situation, and the words
-    "host assumed": ("unknown", "where the host decides, which is assumed within a factor of 2"),
+    "host assumed": ("unknown", "where the host decides, which is assumed within a factor of 3"),
     "host measured": ("one step of another program", "where the host decides, which one of its programs told"),
 }
 OTHER_COSTS = "other costs"  # of the host or the GPU than those that were compared
@@ -98,7 +98,7 @@ class Evidence:
         """The label: one short line; `long` has the runs and the GPUs."""
         if self.median is None:
             return self.long
-        host = ", within a factor of 2" if self.regime == "host assumed" else ""
+        host = ", within a factor of 3" if self.regime == "host assumed" else ""
         return f"simulated, {self.error} ({self.regime}{host})"
 
     @property

@@ -78,8 +78,8 @@ def take_apart(func: Operator, args: Args, kwargs: Kwargs) -> Any:
 @contextmanager
 def without_modes() -> Generator[None]:
     """Leave all modes of operators and functions; before 2.13 Dynamo asks a flag, not their stack."""
-    flag = {"_is_in_any_mode_without_ignore_compile_internals": False}
-    with ExitStack() as stack, mock.patch.multiple(_python_dispatch, create=True, **flag):
+    flag = "_is_in_any_mode_without_ignore_compile_internals"
+    with ExitStack() as stack, mock.patch.object(_python_dispatch, flag, False, create=True):
         stack.enter_context(_python_dispatch._disable_current_modes())
         for _ in _get_current_function_mode_stack():
             stack.enter_context(_pop_mode_temporarily())

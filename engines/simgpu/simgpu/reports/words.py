@@ -35,7 +35,7 @@ _ONLY_LAUNCHES = (
     "loading of batches by a DataLoader do. On a real machine a step of many small operations is slower."
 )
 _BY_CLASS = (
-    "Of the host, operators take what a table of their classes says, within a factor of 2 where the host is assumed. "
+    "Of the host, operators take what a table of their classes says, within a factor of 3 where the host is assumed. "
     "The program's own Python between two operators takes no time here."
 )
 ENOUGH_TURNS = 8  # steps, or calls of a model: over fewer, that no memory grows says nothing
