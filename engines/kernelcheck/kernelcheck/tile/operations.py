@@ -130,22 +130,17 @@ class Run(Launch):
 
     def _steps(self, block: Any) -> list[Any]:
         """Return the operations of a block of the IR with their methods, lines and names of results, prepared once."""
-        if id(block) not in self._prepared:
-            self._prepared[id(block)] = [
-                (one, self._method(type(one).__name__), one.loc if one.loc.line else None,
-                 [result.name for result in one.result_vars]) for one in block
-            ]  # fmt: skip
-        return self._prepared[id(block)]
-
-    def _method(self, name: str) -> Callable[[Any], Any] | None:
-        """Return the method for a kind of operation, None for those that end a block."""
-        if name in ("Continue", "Break", "EndBranch", "Return"):
-            return None
-
-        def missing(one: Any) -> Any:
-            raise KernelFault("language", f"cuTile's operation {name} is not here yet", self.line())
-
-        return getattr(self, f"_on_{name}", missing)
+        if id(block) in self._prepared:
+            return self._prepared[id(block)]
+        steps = self._prepared[id(block)] = list[Any]()
+        for one in block:
+            name, loc = type(one).__name__, one.loc if one.loc.line else None
+            method = getattr(self, f"_on_{name}", None)
+            if method is None and name not in ("Continue", "Break", "EndBranch", "Return"):
+                self._loc = loc or self._loc
+                raise KernelFault("language", f"cuTile's operation {name} is not here yet", self.line())
+            steps.append((one, method, loc, [result.name for result in one.result_vars]))
+        return steps
 
     def _value(self, operand: Any) -> Any:
         return operand if (name := getattr(operand, "name", None)) is None else self._env[name]
