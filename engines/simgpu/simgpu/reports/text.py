@@ -45,7 +45,8 @@ def _suspects(report: Values) -> list[str]:
 def _memory(report: Values) -> list[str]:
     rows = [[owner, bytes_text(size), f"{size / max(report.peak, 1):.0%}"] for owner, size in report.owners.items()]
     lines = [[bytes_text(row.bytes), str(Line(*row.parts))] for row in report.memory_lines[:_MOST]]
-    grown = [f"grows by {bytes_text(one.bytes_per_step)} a {one.each}: {Line(*one.parts)}" for one in report.growth]
+    growths = [one for one in report.growth if one.bytes_per_step]  # else only a graph grows, on the host
+    grown = [f"grows by {bytes_text(one.bytes_per_step)} a {one.each}: {Line(*one.parts)}" for one in growths]
     return [tables.text(rows, right=(1, 2)), "", "by the program's line that allocated it:", tables.text(lines), *grown]
 
 
