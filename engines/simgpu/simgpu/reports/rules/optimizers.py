@@ -98,7 +98,7 @@ class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
             turns.steps += turns.versions not in (None, versions)
             turns.versions = versions
 
-    def on_updated(self, event: events.Updated) -> None:
+    def on_update(self, event: events.Update) -> None:  # a step that has begun may end the program
         if event.optimizer in self._turns:
             self._turns[event.optimizer].steps += 1
 
