@@ -81,6 +81,15 @@ def test_a_graph_without_inputs_is_on_the_device(device):
 
 
 @pytest.mark.filterwarnings("error:a compiled graph is charged as if")
+def test_a_float_that_changes_is_priced_in_its_graph(device):
+    x, scaled = torch.ones(8, device=device), torch.compile(lambda x, scale: (x * scale).sin())
+    with simgpu.timeline() as timeline:
+        for scale in (0.5, 1.5, 2.5):
+            assert torch.equal(scaled(x, scale), (x * scale).sin())
+    assert any("mul_sin" in record.name for record in timeline.select("kernel"))
+
+
+@pytest.mark.filterwarnings("error:a compiled graph is charged as if")
 def test_autocast_inside_and_around(device):
     layer, x = nn.Linear(8, 4).to(device), torch.randn(3, 8, device=device)
 

@@ -246,6 +246,8 @@ def _on_cuda(graph: torch.fx.GraphModule, mode: FakeTensorMode) -> torch.fx.Grap
     """
     twin = torch.fx.GraphModule(graph, _copied(graph.graph))
     for node in twin.graph.nodes:
+        if node.op == "call_method" and node.target == "item":  # a float of Python's that changes from call to call
+            node.op, node.target, node.args = "call_function", float, (2.5,)  # some number
         if node.target is torch.nn.functional.scaled_dot_product_attention and not _has_gpu():
             node.target = _attention
         by_cpp = node.op == "call_method" or getattr(node.target, "__name__", "") in _BY_CPP
