@@ -205,12 +205,14 @@ def busy_sentence(report: Values) -> str:
     said = f"{seconds_text(report.step_time)} {each}: the GPU computes {report.busy:.0%} of it"
     if report.launching < 0.05:
         return f"{said}."
-    helps = "Larger batches, a fused optimizer or compiling help"
-    if report.has_compiled:
-        helps = "Larger batches or a fused optimizer help"
+    helps = ["Larger batches"]
+    if report.steps and report.what_if(fused=True).step_time < report.step_time:
+        helps.append("a fused optimizer")
+    if not report.has_compiled:
+        helps.append("compiling")
     return (
         f"{said}, and waits {report.launching:.0%} of it for the host, which launches one small operation after the "
-        f"other. {helps}."
+        f"other. {' or '.join(filter(None, (', '.join(helps[:-1]), helps[-1])))} help."
     )
 
 
