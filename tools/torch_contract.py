@@ -195,7 +195,8 @@ class _File:
                     one.value for one in node.args[1:] if isinstance(one, ast.Constant) and isinstance(one.value, str)
                 ]
                 owner = self._path(node.args[0])
-                yield from (f"{owner}.{one}" for one in [*words, *(key.arg for key in node.keywords)] if owner and one)
+                words += [key.arg for key in node.keywords if key.arg not in (None, "create")]  # that is mock's own
+                yield from (f"{owner}.{one}" for one in words if owner)
 
 
 def _is_torch(name: str) -> bool:
