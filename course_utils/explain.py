@@ -122,8 +122,9 @@ def _messages(error: BaseException | str) -> Iterator[str]:
 
 def _explained(text: str) -> Explanation | None:
     """Return the explanation of the message `text`, which a terminal may have broken into lines; None if unknown."""
+    forms = dict.fromkeys((text, re.sub(r"\s+", " ", text), re.sub(r"\n\s*", "", text)))
     for name, pattern, what, why, now in _KNOWN:
-        for broken in dict.fromkeys((text, re.sub(r"\s+", " ", text), re.sub(r"\n\s*", "", text))):
+        for broken in forms:
             match = re.search(pattern, broken, re.DOTALL)
             if match:
                 parts = {key: value for key, value in match.groupdict().items() if value is not None}

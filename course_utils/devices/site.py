@@ -109,8 +109,7 @@ def _gpus() -> Finding:
     import torch  # slow, and only needed here
 
     accelerator = torch.accelerator.current_accelerator(check_available=True)
-    simulated = accelerator is not None and accelerator.type == "sim"
-    here = torch.accelerator.device_count() if accelerator and not simulated else 0
+    here = torch.accelerator.device_count() if accelerator and accelerator.type != "sim" else 0
     slurm = shutil.which("sbatch") is not None
     cure = "ask Slurm for one: `srun --gpus=1 --pty bash`. Without it the lessons use the simulated GPU."
     return _finding("GPUs", here, bool(here) or not slurm, cure)

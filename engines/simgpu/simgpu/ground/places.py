@@ -98,13 +98,13 @@ def phase(stepping: bool = False, closure: bool = False) -> str:
     """
     import torch  # not above: what a room loads that needs no torch stays quick
 
-    from simgpu.ground.nodes import here, in_backward, records_graph
+    from simgpu.ground.nodes import here, in_backward
 
     if stepping and not closure:
         return "optimizer step"
     if not in_backward():
         return "optimizer step" if stepping and not torch.is_grad_enabled() else "forward"
-    return "recomputation" if records_graph() and not here.create_graph else "backward"
+    return "recomputation" if torch.is_grad_enabled() and not here.create_graph else "backward"
 
 
 def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

@@ -43,7 +43,7 @@ class Session(Recording):
 
 def gather(session: Recording) -> Report:
     """Return the report of what a session has recorded until now."""
-    world, run, held, log = session.world, session.run, session.holdings, session.trainings.all[0].log
+    world, run, held, log = session.world, session.run, session.holdings, session.trainings.first.log
     gpu = max(range(len(world.memory.gpus)), key=lambda index: held.peaks[index])
     at_peak = held.at_peak(gpu)
     owners: dict[str, int] = dict.fromkeys(OWNERS, 0)
@@ -70,7 +70,7 @@ def gather(session: Recording) -> Report:
     own = session.own_work.rows()
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
-        memory_lines=_memory_lines(at_peak), steps=run.steps, trainings=_trainings(session, machine),
+        memory_lines=_memory_lines(at_peak), steps=run.steps, trainings=_trainings(session, machine, step_s),
         growth=list(session.growth.found), growth_turns=session.growth.turns,
         step_kind=_step_kind(session), recorded=steps, odd=odd, step_time=step_s,
         once=_once(session, recorded, once_at, odd, step_s, machine), own=own,
@@ -98,17 +98,20 @@ def gather(session: Recording) -> Report:
     )  # fmt: skip
 
 
-def _trainings(session: Recording, machine: Machine) -> list[Row]:
+def _trainings(session: Recording, machine: Machine, step_s: float) -> list[Row]:
     """Return the line of the steps of each training, how long one takes, and how many there were; of one nothing."""
-    found: list[Row] = []
-    for training in session.trainings.all:
-        step_s = 0.0
+    first, *others = session.trainings.all
+    times = {first: step_s}
+    for training in others:
         if len(training.log):
-            events, first, last = _window(_usual(training.log.events)[0])
-            whole = Timeline.of(play(events, machine, len(session.world.memory.gpus)), first, last)
-            step_s = whole.total_ns / (last - first) / 1e9
-        found.append(Row(*Line.of(training.line).parts, step_s, training.steps, 0, f"{training.name}.step()"))
-    return found if len(found) > 1 else []
+            events, begin, end = _window(_usual(training.log.events)[0])
+            whole = Timeline.of(play(events, machine, len(session.world.memory.gpus)), begin, end)
+            times[training] = whole.total_ns / (end - begin) / 1e9
+    found = [
+        Row(*Line.of(one.line).parts, times.get(one, 0.0), one.steps, 0, f"{one.name}.step()")
+        for one in (first, *others)
+    ]  # fmt: skip
+    return found if others else []
 
 
 def _evidence(session: Recording, timeline: Timeline) -> Evidence:
@@ -159,9 +162,8 @@ def _once(session: Recording, recorded: list[Event], line: str, odd: int, step_s
     """Return what is left out of a step, and how long it takes each time: beginnings of loaders, and odd steps."""
     if session.run.steps < 2:
         return []
-    began = [
-        event for event in session.trainings.all[0].log.events if isinstance(event, Work) and event.name == FIRST_BATCH
-    ]
+    log = session.trainings.first.log
+    began = [event for event in log.events if isinstance(event, Work) and event.name == FIRST_BATCH]
     parts = rows(Part(event.line, event.length_ns / 1e9, 0, FIRST_BATCH) for event in began)
     once = [replace(row, seconds=row.seconds / row.count) for row in parts]
     if odd:

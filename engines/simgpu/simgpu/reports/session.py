@@ -245,7 +245,7 @@ class Recording:
         if self.run.marked:
             self.run.optimizer = Optimizer.of(event.optimizer)
         elif self.trainings.leads(event.optimizer):
-            if self.trainings.now is self.trainings.all[0]:
+            if self.trainings.now is self.trainings.first:
                 self.run.optimizer = Optimizer.of(event.optimizer)
             self._follow()
             self._end_step()

@@ -34,8 +34,8 @@ class Trainings:
     """Follows the optimizers; `log` is that of the first training."""
 
     def __init__(self, log: Log) -> None:
-        self.all = [Training(log=log)]
-        self.now = self.all[0]
+        self.first = self.now = Training(log=log)
+        self.all = [self.first]
         self._leader = self._last = lambda: None  # weak references: to the optimizer that ends steps, and made the last
         self._row = self._row_of_leader = 0  # steps of the last one in a row, and of the leader before
 
@@ -43,9 +43,9 @@ class Trainings:
         """Return whether a step of the program ends with this one of an optimizer; `now` is its training then."""
         leader, again = self._leader(), self._last() is optimizer
         self._row, self._last = self._row + 1 if again else 1, weakref.ref(optimizer)
-        parameters = [one for group in optimizer.param_groups for one in group["params"]]
-        often = 1 if self.now.is_of(parameters) else _IN_A_ROW
         if leader is not optimizer:
+            parameters = [one for group in optimizer.param_groups for one in group["params"]]
+            often = 1 if self.now.is_of(parameters) else _IN_A_ROW
             if leader is not None and (self._row < often or self._row_of_leader < _IN_A_ROW):
                 return False
             self._begin(type(optimizer).__name__, parameters)

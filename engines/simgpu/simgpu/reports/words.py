@@ -180,12 +180,17 @@ def steps_sentence(report: Values) -> str:
         else "one step, the first, in which much is done once"
     )
     first = "; the first one, in which much is done once, is left out" if report.steps > 1 else ""
-    once = "; ".join(
-        f"{row.cause}, {seconds_text(row.seconds)}{' longer, as' * (row.cause == UNLIKE)} at {row.where}"
-        for row in report.once
-    )
-    seldom = f" Left out, too, is what comes seldom: {once}.".replace(", 0 s longer", "") if once else ""
+    once = "; ".join(map(_once, report.once))
+    seldom = f" Left out, too, is what comes seldom: {once}." if once else ""
     return f"{ends}. The figures are means over {of}{first}.{seldom}{_others(report.trainings[1:])}"
+
+
+def _once(row: Row) -> str:
+    """Say what comes seldom, where, and how long it takes, or how much longer than the other steps."""
+    time = seconds_text(row.seconds)
+    if row.cause == UNLIKE:
+        return f"{row.cause}{'' if time == seconds_text(0) else f', {time} longer'}, as at {row.where}"
+    return f"{row.cause}, {time} at {row.where}"
 
 
 def _others(trainings: list[Row]) -> str:
