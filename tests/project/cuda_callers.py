@@ -35,6 +35,13 @@ def report(folder: Path) -> None:
     assert len(found.gpu_names) == 2 and found.capability == "7.5"
 
 
+def site(folder: Path) -> None:
+    """The GPUs that the check of a site counts."""
+    from course_utils import devices
+
+    assert "ok         GPUs: 2" in map(str, devices.site())
+
+
 def memory(folder: Path) -> None:
     """What lesson 07 measures and limits."""
     import torch

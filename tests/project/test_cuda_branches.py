@@ -34,6 +34,7 @@ def label(kind):
 TAKEN_BY = {  # the branches of packages and programs, by the function of `cuda_callers` that takes them
     "description": ["choice.py.describe: device.type == 'sim' else", "choice.py._name: device.type == 'sim' else"],
     "report": [f"report.py.Report.collect: available{again}" for again in ("", " #2", " #3", " #4")],
+    "site": ["site.py._gpus: accelerator and accelerator.type != 'sim'"],
     "memory": [
         "budgets.py.Limited.note: kind == 'cuda'",
         "budgets.py.budget: result.device.type == 'sim' else",
