@@ -58,9 +58,7 @@ CATALOGUE: dict[str, dict[str, str]] = {
         "cpu": "the CPU, where the device of the check is another one",
         "elsewhere": "a further device than the check's own",
     },
-    "surroundings": {
-        "default_type": "another default type than float32",
-    },
+    "surroundings": {"default_type": "another default type than float32"},
     "models": {
         "evaluation": "a model in evaluation mode",
         "frozen": "parameters of which some do not require gradients",

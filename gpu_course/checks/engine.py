@@ -25,6 +25,7 @@ import contextlib
 import functools
 import importlib
 import inspect
+import re
 import sys
 import textwrap
 import threading
@@ -81,12 +82,12 @@ def print_if_slow(after_s: float, message: Callable[[], str]) -> Iterator[None]:
 
 
 def exercise(
-    *, lesson: str = "", title: str, minutes: int, difficulty: int, hints: tuple[str, ...], **options: Any
+    *, lesson: str = "", title: str = "", minutes: int, difficulty: int, hints: tuple[str, ...], **options: Any
 ) -> "Callable[[Callable], Exercise]":
     """Make an `Exercise` of the reference answer below the decorator, a function or a class.
 
-    The arguments, and the `options` `draws`, `limit_s`, `simulated`, `where` and `needs`, are the fields of `Task`. Its
-    lesson is the one in whose folder the reference stands, unless it is named.
+    The arguments, and the `options` `draws`, `limit_s`, `simulated`, `where` and `needs`, are the fields of `Task`. The
+    lesson is the one in whose folder the reference stands, and the title that of its file, unless they are given.
     """
     if isinstance(hints, str) or len(hints) < 1:  # a text is a sequence of letters, too
         raise ValueError(f"hints must be at least one text, in a tuple, not {hints!r}")
@@ -98,8 +99,11 @@ def exercise(
     def make(reference: Callable) -> Exercise:
         if not inspect.getdoc(reference):
             raise ValueError(f"the reference {reference.__name__} needs a docstring: it is the task in one sentence")
+        named = title or "".join(re.findall("^The exercise “(.+?)”", sys.modules[reference.__module__].__doc__ or ""))
+        if not named:
+            raise ValueError(f"the file of {reference.__name__} must open with its title: The exercise “…”.")
         number = lesson or reference.__module__.partition(".lesson")[2].partition(".")[0]
-        return Exercise(reference, Task(number, reference.__name__, title, minutes, difficulty, hints, **options))
+        return Exercise(reference, Task(number, reference.__name__, named, minutes, difficulty, hints, **options))
 
     return make
 

@@ -352,10 +352,7 @@ def slow_rank(draw: random.Random) -> Item:
 
     longest = max(range(ranks), key=lambda rank: inside[rank])
     middle = sorted(range(ranks), key=lambda rank: inside[rank])[1]
-    wrong = {
-        longest: "waiting-is-a-fault",
-        middle: "off-by-one",
-    }
+    wrong = {longest: "waiting-is-a-fault", middle: "off-by-one"}
     wrong |= but(slow, {at: "the-usual-suspect" for at in (0, ranks - 1) if at not in wrong})
     steps = (
         "All ranks leave an all-reduce together, so who spends most time in it has waited longest for the others.",

@@ -85,9 +85,7 @@ def switches(draw: random.Random) -> Item:
     quiet = [context != "torch.enable_grad()" for context in contexts]
     off = [mode == "model.eval()" for mode in modes]
     both = [q or o for q, o in zip(quiet, off, strict=True)]
-    wrong = {
-        sum(not b for b in both) + sum(both): "eval-switches-everything",
-    }
+    wrong = {sum(not b for b in both) + sum(both): "eval-switches-everything"}
     halves = [sum(not b for b in both) + sum(off), sum(not q for q in quiet) + sum(both)]
     halves.append(sum(not q for q in quiet) + sum(quiet))
     wrong |= but(true(), dict.fromkeys(halves, "eval-switches-everything"))

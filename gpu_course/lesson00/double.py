@@ -9,7 +9,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="Double on the device",
     minutes=4,
     difficulty=1,
     hints=(

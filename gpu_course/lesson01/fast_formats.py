@@ -4,7 +4,6 @@ from gpu_course.checks import Case, edges, exercise
 
 
 @exercise(
-    title="Which formats are fast?",
     minutes=6,
     difficulty=1,
     hints=(

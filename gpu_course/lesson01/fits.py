@@ -8,7 +8,6 @@ from gpu_course.checks import Case, edges, exercise
 
 
 @exercise(
-    title="Does it fit?",
     minutes=8,
     difficulty=2,
     hints=(

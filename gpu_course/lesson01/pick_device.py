@@ -8,7 +8,6 @@ from gpu_course.checks import Case, exercise
 
 
 @exercise(
-    title="Pick a device",
     minutes=5,
     difficulty=1,
     hints=(

@@ -8,7 +8,6 @@ from gpu_course.checks import Case, exercise
 
 
 @exercise(
-    title="Predict the time of a copy",
     minutes=5,
     difficulty=1,
     hints=(
@@ -24,8 +23,7 @@ def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: flo
 
 
 copy_time_ms.exempt(
-    "no size, rate or latency is below 0, and of none of them a limit is named",
-    "number_negative limit",
+    "no size, rate or latency is below 0, and of none of them a limit is named", "number_negative limit"
 )
 
 

@@ -10,7 +10,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="Move a nested batch",
     minutes=12,
     difficulty=2,
     hints=(

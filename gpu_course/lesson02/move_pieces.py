@@ -7,7 +7,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="One copy instead of N",
     minutes=7,
     difficulty=2,
     hints=(

@@ -7,7 +7,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="Repair a function that mixes devices",
     minutes=6,
     difficulty=1,
     hints=(
@@ -23,10 +22,7 @@ def nearest(points: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 nearest.exempt("of no points none is nearest", "empty scalar")
-nearest.exempt(
-    "coordinates are floating-point numbers of full width",
-    "half bfloat16 whole bool complex not_finite",
-)
+nearest.exempt("coordinates are floating-point numbers of full width", "half bfloat16 whole bool complex not_finite")
 nearest.exempt("nothing is made, so no default is asked", "default_type")
 
 

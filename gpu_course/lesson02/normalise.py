@@ -9,7 +9,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="Normalise on the device",
     minutes=10,
     difficulty=2,
     hints=(
@@ -29,8 +28,7 @@ def normalise(x: torch.Tensor) -> torch.Tensor:
 normalise.exempt("of no rows there is no mean", "scalar empty")
 normalise.exempt("the text speaks of NaN in the result alone", "not_finite")
 normalise.exempt(
-    "a deviation needs floating-point numbers, and more digits than 16 bits have",
-    "half bfloat16 whole bool complex",
+    "a deviation needs floating-point numbers, and more digits than 16 bits have", "half bfloat16 whole bool complex"
 )
 normalise.exempt("nothing is made, so no default is asked", "default_type")
 

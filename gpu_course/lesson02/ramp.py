@@ -7,7 +7,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="Create on the device",
     minutes=6,
     difficulty=1,
     hints=(
@@ -23,8 +22,7 @@ def ramp(rows: int, columns: int, device: torch.device) -> torch.Tensor:
 
 
 ramp.exempt(
-    "from 0 to 1 there are two columns or more, and a size is a small number",
-    "number_negative number_large limit",
+    "from 0 to 1 there are two columns or more, and a size is a small number", "number_negative number_large limit"
 )
 ramp.exempt("PyTorch makes float32 as long as nobody changes that, and no lesson does", "default_type")
 

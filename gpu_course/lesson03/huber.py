@@ -7,7 +7,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="Remove a branch and a loop",
     minutes=13,
     difficulty=2,
     hints=(

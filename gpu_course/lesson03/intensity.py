@@ -6,7 +6,6 @@ from gpu_course.checks import Case, exercise
 
 
 @exercise(
-    title="Arithmetic intensity",
     minutes=8,
     difficulty=1,
     hints=(

@@ -13,7 +13,6 @@ from gpu_course.lesson03.queue import Bench, slow_kernels
 
 
 @exercise(
-    title="Write an honest timer",
     minutes=14,
     difficulty=2,
     simulated=True,

@@ -4,7 +4,6 @@ from gpu_course.checks import Case, edges, exercise
 
 
 @exercise(
-    title="Name the bound",
     minutes=10,
     difficulty=2,
     hints=(

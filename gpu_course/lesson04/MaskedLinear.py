@@ -12,7 +12,6 @@ from gpu_course.common.probes import detached, elsewhere, is_a_module
 
 
 @exercise(
-    title="Make the mask a buffer",
     minutes=8,
     difficulty=2,
     draws=True,
@@ -38,8 +37,7 @@ class MaskedLinear(nn.Module):
 
 MaskedLinear.exempt("a mask is bool and has two dimensions", "scalar whole complex")
 MaskedLinear.exempt(
-    "weights that float32 holds: times a mask, no type behaves in another way",
-    "half bfloat16 not_finite default_type",
+    "weights that float32 holds: times a mask, no type behaves in another way", "half bfloat16 not_finite default_type"
 )
 MaskedLinear.exempt("its weights begin at random", "second_call random_state")
 

@@ -7,7 +7,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="A causal mask",
     minutes=5,
     difficulty=1,
     hints=(
@@ -22,8 +21,7 @@ def causal_mask(time: int, device: torch.device) -> torch.Tensor:
 
 
 causal_mask.exempt(
-    "a time is a small number, from 0 on, and no default is asked",
-    "number_negative number_large limit default_type",
+    "a time is a small number, from 0 on, and no default is asked", "number_negative number_large limit default_type"
 )
 
 

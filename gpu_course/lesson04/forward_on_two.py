@@ -10,7 +10,6 @@ from gpu_course.common.probes import detached, elsewhere, left_changed, state_of
 
 
 @exercise(
-    title="A model over two devices",
     minutes=10,
     difficulty=2,
     hints=(

@@ -7,7 +7,6 @@ from gpu_course.common.probes import detached, elsewhere
 
 
 @exercise(
-    title="Take the right hidden state",
     minutes=10,
     difficulty=2,
     hints=(
@@ -52,9 +51,7 @@ def _(case: Case) -> None:
         )
         expected = torch.stack([states.detach().cpu()[i, length - 1] for i, length in enumerate(lengths)])
         case.equal(
-            detached(got),
-            expected.to(case.device),
-            why="(batch, hidden): for each text its state at place lengths - 1",
+            detached(got), expected.to(case.device), why="(batch, hidden): for each text its state at place lengths - 1"
         )
         case.fail_if(not got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
     large = torch.cat((edges.UGLY.clamp(-6e4, 6e4), torch.randn(2, 4))).view(2, 4, 2)

@@ -12,7 +12,6 @@ from gpu_course.lesson04.files import Payload, payloads_run, save_elsewhere
 
 
 @exercise(
-    title="Load a checkpoint on a smaller machine",
     minutes=8,
     difficulty=2,
     hints=(

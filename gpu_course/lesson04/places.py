@@ -10,7 +10,6 @@ from gpu_course.common.probes import elsewhere, state_of
 
 
 @exercise(
-    title="Find what stayed behind",
     minutes=12,
     difficulty=2,
     hints=(

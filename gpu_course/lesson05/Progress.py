@@ -10,7 +10,6 @@ from gpu_course.lesson05.resuming import resumes
 
 
 @exercise(
-    title="Resume",
     minutes=15,
     difficulty=3,
     hints=(

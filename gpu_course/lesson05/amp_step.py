@@ -13,7 +13,6 @@ from gpu_course.lesson05.training import DATA, Training, a_loss, batches, follow
 
 
 @exercise(
-    title="A step in mixed precision",
     minutes=15,
     difficulty=3,
     hints=(

@@ -12,7 +12,6 @@ from gpu_course.lesson05.training import Classifier, batches, loader
 
 
 @exercise(
-    title="Evaluation",
     minutes=10,
     difficulty=2,
     hints=(
@@ -41,10 +40,7 @@ evaluate.exempt(
     "scalar empty permuted sliced huge tiny not_finite half bfloat16 bool complex default_type",
 )
 evaluate.exempt("of no samples there is no share", "no_entries")
-evaluate.exempt(
-    "only what the model answers counts, and it gets no optimizer",
-    "shared two_groups scalar_parameter",
-)
+evaluate.exempt("only what the model answers counts, and it gets no optimizer", "shared two_groups scalar_parameter")
 evaluate.exempt("a model cannot be kept for later", "second_call unchanged")
 
 

@@ -7,7 +7,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="The mean loss of uneven batches",
     minutes=5,
     difficulty=1,
     hints=(
@@ -22,17 +21,12 @@ def mean_loss(losses: list[torch.Tensor], sizes: list[int]) -> torch.Tensor:
     return total / sum(sizes)
 
 
+mean_loss.exempt("each loss is a number of shape (), in a tensor of its own", "empty single odd permuted sliced tied")
 mean_loss.exempt(
-    "each loss is a number of shape (), in a tensor of its own",
-    "empty single odd permuted sliced tied",
+    "of no batch there is no mean, and a batch has samples", "no_entries number_zero number_negative number_large limit"
 )
 mean_loss.exempt(
-    "of no batch there is no mean, and a batch has samples",
-    "no_entries number_zero number_negative number_large limit",
-)
-mean_loss.exempt(
-    "a loss is a floating-point number, whose sum 16 bits do not hold",
-    "half bfloat16 whole bool complex not_finite",
+    "a loss is a floating-point number, whose sum 16 bits do not hold", "half bfloat16 whole bool complex not_finite"
 )
 mean_loss.exempt("the losses' own type is meant", "default_type")
 

@@ -13,7 +13,6 @@ from gpu_course.lesson05.training import DATA, PINNING, Training, batches, follo
 
 
 @exercise(
-    title="An epoch with one host read",
     minutes=15,
     difficulty=2,
     hints=(

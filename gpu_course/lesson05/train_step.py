@@ -13,7 +13,6 @@ from gpu_course.lesson05.training import DATA, Training, a_loss, batches, follow
 
 
 @exercise(
-    title="One training step",
     minutes=10,
     difficulty=1,
     hints=(

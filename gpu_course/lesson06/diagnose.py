@@ -7,7 +7,6 @@ from gpu_course.lesson06.cases import CASES, CAUSES, evidence, lost_ms, original
 
 
 @exercise(
-    title="Seven diagnoses",
     minutes=12,
     difficulty=2,
     simulated=True,

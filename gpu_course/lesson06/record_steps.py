@@ -9,7 +9,6 @@ from gpu_course.checks import Case, edges, exercise
 
 
 @exercise(
-    title="Profile some steps alone",
     minutes=7,
     difficulty=1,
     hints=(

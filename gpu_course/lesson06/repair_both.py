@@ -14,7 +14,6 @@ from gpu_course.lesson06.repairs import compare
 
 
 @exercise(
-    title="Two causes, and an honest gain",
     minutes=25,
     difficulty=3,
     simulated=True,
@@ -56,10 +55,7 @@ def repair_both(
 
 
 repair_both.exempt("the simulated GPU keeps the time, and no place is named", "cpu elsewhere default_type")
-repair_both.exempt(
-    "it trains the model of its case, as the case made it",
-    "models second_call other_input unchanged",
-)
+repair_both.exempt("it trains the model of its case, as the case made it", "models second_call other_input unchanged")
 
 
 @repair_both.checks

@@ -12,7 +12,6 @@ from gpu_course.lesson06.repairs import tried
 
 
 @exercise(
-    title="Repair the reads",
     minutes=10,
     difficulty=2,
     simulated=True,
@@ -40,10 +39,7 @@ def repair_reads(model: nn.Module, optimizer: torch.optim.Optimizer, photos: Any
 
 
 repair_reads.exempt("the simulated GPU keeps the time, and no place is named", "cpu elsewhere default_type")
-repair_reads.exempt(
-    "it trains the model of its case, as the case made it",
-    "models second_call other_input unchanged",
-)
+repair_reads.exempt("it trains the model of its case, as the case made it", "models second_call other_input unchanged")
 
 
 @repair_reads.checks

@@ -12,7 +12,6 @@ from gpu_course.common.probes import detached, is_a_module
 
 
 @exercise(
-    title="A low-rank layer",
     minutes=12,
     difficulty=2,
     draws=True,
@@ -183,10 +182,4 @@ def _equals_by_hand(case: Case, layer: Any, linear: nn.Linear, x: torch.Tensor, 
     expected = (rows[..., None, :] * weight).sum(-1) + (thin[..., None, :] * up).sum(-1)
     if linear.bias is not None:
         expected = expected + linear.bias.detach().cpu()
-    case.equal(
-        detached(got),
-        expected.to(x.device),
-        rtol=1e-4,
-        atol=1e-4,
-        why="what `linear` gives, and up (down x)",
-    )
+    case.equal(detached(got), expected.to(x.device), rtol=1e-4, atol=1e-4, why="what `linear` gives, and up (down x)")

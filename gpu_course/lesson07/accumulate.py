@@ -17,7 +17,6 @@ from gpu_course.lesson07.steps import Model, compare_loss, name_gradient, row_gr
 
 
 @exercise(
-    title="Accumulate exactly",
     minutes=12,
     difficulty=2,
     simulated=True,

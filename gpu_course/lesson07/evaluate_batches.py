@@ -16,7 +16,6 @@ from gpu_course.common.probes import named, state_of, unchanged
 
 
 @exercise(
-    title="Find two leaks",
     minutes=8,
     difficulty=2,
     simulated=True,

@@ -11,7 +11,6 @@ from gpu_course.common.probes import state_of, unchanged
 
 
 @exercise(
-    title="Predict the four parts",
     minutes=10,
     difficulty=1,
     hints=(

@@ -8,7 +8,6 @@ from gpu_course.checks import Case, edges, exercise
 
 
 @exercise(
-    title="The memory of a KV cache",
     minutes=10,
     difficulty=2,
     hints=(

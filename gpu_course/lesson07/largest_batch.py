@@ -10,7 +10,6 @@ from gpu_course.common.budgets import Floor
 
 
 @exercise(
-    title="Find the largest batch",
     minutes=12,
     difficulty=2,
     simulated=True,

@@ -18,7 +18,6 @@ from gpu_course.lesson07.steps import Model, compare_loss, lies, name_gradient, 
 
 
 @exercise(
-    title="A step in a quarter of the memory",
     minutes=12,
     difficulty=3,
     simulated=True,

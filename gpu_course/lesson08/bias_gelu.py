@@ -14,7 +14,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="Bias and GELU in one kernel",
     minutes=8,
     difficulty=2,
     where="the CPU, with every access checked",

@@ -11,7 +11,6 @@ from gpu_course.checks import Case, edges, exercise
 
 
 @exercise(
-    title="The backward pass of bias and GELU",
     minutes=8,
     difficulty=2,
     hints=(
@@ -52,8 +51,7 @@ _NOBODY = (
 bias_gelu_backward.exempt("x has rows and columns", "scalar")
 bias_gelu_backward.exempt("gradients are ordinary numbers", "huge tiny not_finite zero")
 bias_gelu_backward.exempt(
-    "the slope needs more digits than 16 bits have, and real numbers",
-    "half bfloat16 whole bool complex",
+    "the slope needs more digits than 16 bits have, and real numbers", "half bfloat16 whole bool complex"
 )
 bias_gelu_backward.exempt("two places show that none is named", "elsewhere")
 bias_gelu_backward.exempt("no default is asked", "default_type")

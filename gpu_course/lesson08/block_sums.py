@@ -8,7 +8,7 @@ from gpu_course.common.launching import refuse
 
 
 @exercise(
-    title="Sum of a block, in CUDA C++", minutes=15, difficulty=3, where="the CPU, thread by thread",
+    minutes=15, difficulty=3, where="the CPU, thread by thread",
     needs=lambda: kernelcheck.why_not(),
     hints=(
         "Every thread puts one number into shared memory, 0 where x has ended. Then the upper half is added to the "

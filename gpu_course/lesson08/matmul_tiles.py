@@ -13,7 +13,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="A product in tiles",
     minutes=25,
     difficulty=3,
     where="the CPU, with every access checked",

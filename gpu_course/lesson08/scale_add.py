@@ -13,7 +13,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="A vector kernel with a mask",
     minutes=8,
     difficulty=1,
     where="the CPU, with every access checked",

@@ -13,7 +13,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="Softmax of a row",
     minutes=9,
     difficulty=2,
     where="the CPU, with every access checked",

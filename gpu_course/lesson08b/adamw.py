@@ -11,7 +11,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="One step of AdamW in one kernel",
     minutes=15,
     difficulty=2,
     where="the CPU, with every access checked",

@@ -15,7 +15,6 @@ if not kernelcheck.tile.why_not():
 
 
 @exercise(
-    title="Attention in tiles, in cuTile",
     minutes=30,
     difficulty=3,
     where="the CPU, block by block",

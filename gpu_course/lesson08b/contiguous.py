@@ -13,7 +13,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="A view made contiguous",
     minutes=12,
     difficulty=2,
     where="the CPU, with every access checked",

@@ -14,7 +14,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="Cross entropy of long rows",
     minutes=15,
     difficulty=3,
     where="the CPU, with every access checked",
@@ -44,8 +43,7 @@ def cross_entropy(logits, targets, out, columns, row_stride, BLOCK: tl.constexpr
 
 
 cross_entropy.exempt(
-    KERNEL,
-    "scalar empty permuted tiny half bfloat16 double bool complex default_type numbers second_call unchanged",
+    KERNEL, "scalar empty permuted tiny half bfloat16 double bool complex default_type numbers second_call unchanged"
 )
 
 

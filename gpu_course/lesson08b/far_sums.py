@@ -13,7 +13,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="Rows far apart",
     minutes=8,
     difficulty=2,
     where="the CPU, with every access checked",

@@ -15,7 +15,6 @@ if not kernelcheck.tile.why_not():
 
 
 @exercise(
-    title="A gate, in cuTile",
     minutes=10,
     difficulty=2,
     where="the CPU, block by block",

@@ -13,7 +13,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="A product with four-bit weights",
     minutes=20,
     difficulty=3,
     where="the CPU, with every access checked",

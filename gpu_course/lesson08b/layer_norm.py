@@ -14,7 +14,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="Layer norm",
     minutes=12,
     difficulty=2,
     where="the CPU, with every access checked",

@@ -19,7 +19,6 @@ def after(a, b, next_a, next_b):
 
 
 @exercise(
-    title="A scan with a state",
     minutes=18,
     difficulty=3,
     where="the CPU, with every access checked",

@@ -11,7 +11,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="Rotary embedding, in place",
     minutes=15,
     difficulty=2,
     where="the CPU, with every access checked",

@@ -13,7 +13,6 @@ triton, tl = kernelcheck.triton()
 
 
 @exercise(
-    title="The largest numbers of a row",
     minutes=12,
     difficulty=2,
     where="the CPU, with every access checked",

@@ -10,7 +10,6 @@ from gpu_course.common.launching import refuse
 
 
 @exercise(
-    title="A transpose without bank conflicts, in CUDA C++",
     minutes=18,
     difficulty=3,
     where="the CPU, thread by thread",

@@ -11,7 +11,6 @@ from gpu_course.lesson09 import cases, training
 
 
 @exercise(
-    title="Accumulate with one synchronisation",
     where="real ranks on the CPU",
     minutes=10,
     difficulty=2,

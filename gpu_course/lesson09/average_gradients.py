@@ -12,7 +12,6 @@ from gpu_course.lesson09 import cases
 
 
 @exercise(
-    title="Average the gradients",
     where="real ranks on the CPU",
     minutes=10,
     difficulty=2,
@@ -36,8 +35,7 @@ def average_gradients(model: nn.Module) -> None:
 
 average_gradients.exempt(RANKS, "default_type second_call unchanged random_state two_ranks four_ranks part")
 average_gradients.exempt(
-    "only gradients are asked, whatever the model is",
-    "evaluation all_frozen two_groups scalar_parameter",
+    "only gradients are asked, whatever the model is", "evaluation all_frozen two_groups scalar_parameter"
 )
 average_gradients.exempt("all ranks have the same model", "uneven")
 

@@ -10,7 +10,6 @@ from gpu_course.lesson09 import cases
 
 
 @exercise(
-    title="Average a metric",
     where="real ranks on the CPU",
     minutes=8,
     difficulty=1,

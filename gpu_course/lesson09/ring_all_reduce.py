@@ -11,7 +11,6 @@ from gpu_course.lesson09 import cases
 
 
 @exercise(
-    title="All-reduce from send and receive",
     where="real ranks on the CPU",
     minutes=20,
     difficulty=3,

@@ -15,7 +15,6 @@ from gpu_course.lesson09 import cases, training
 
 
 @exercise(
-    title="Five faults in a training script",
     where="real ranks on the CPU",
     minutes=15,
     difficulty=3,

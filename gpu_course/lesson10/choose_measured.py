@@ -11,7 +11,6 @@ _LIMIT = 1.25
 
 
 @exercise(
-    title="Choose a split that somebody measured",
     where="any machine: published runs",
     minutes=8,
     difficulty=2,

@@ -6,7 +6,6 @@ from gpu_course.checks import Case, exercise
 
 
 @exercise(
-    title="Memory of a rank",
     where="any machine: only numbers",
     minutes=8,
     difficulty=2,

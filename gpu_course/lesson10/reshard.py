@@ -11,7 +11,6 @@ from gpu_course.common.exemptions import RANKS
 
 
 @exercise(
-    title="Reshard a checkpoint",
     minutes=8,
     difficulty=2,
     hints=(
@@ -48,16 +47,12 @@ def _rows(rows: int, n: int) -> list[range]:
     return [range(min(rank * each, rows), min((rank + 1) * each, rows)) for rank in range(n)]
 
 
-reshard.exempt(
-    "rows are handed on as they are",
-    "scalar permuted sliced huge tiny not_finite zero negative tied",
-)
+reshard.exempt("rows are handed on as they are", "scalar permuted sliced huge tiny not_finite zero negative tied")
 reshard.exempt("of two formats each is kept", "half double whole bool complex")
 reshard.exempt("files are read to the CPU", "cpu elsewhere")
 reshard.exempt(RANKS, "default_type numbers")
 reshard.exempt(
-    "there is a file for each of several ranks, and a case has them in another order",
-    "no_entries one_entry order",
+    "there is a file for each of several ranks, and a case has them in another order", "no_entries one_entry order"
 )
 
 

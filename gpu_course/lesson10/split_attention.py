@@ -45,7 +45,6 @@ enter, leave = Enter.apply, Leave.apply
 
 
 @exercise(
-    title="Split attention by heads",
     where="real ranks on the CPU",
     minutes=12,
     difficulty=3,

@@ -21,7 +21,6 @@ from gpu_course.lesson10.sharding import sharded_over
 
 
 @exercise(
-    title="Repair a sharded training",
     where="real ranks on the CPU",
     minutes=10,
     difficulty=2,

@@ -5,7 +5,6 @@ from gpu_course.lesson10.pipelines import Schedule, ScheduleError
 
 
 @exercise(
-    title="Write a schedule",
     minutes=10,
     difficulty=2,
     where="schedules of 1 to 5 ranks",

@@ -17,7 +17,6 @@ def hangs() -> dict[str, Hang]:
 
 
 @exercise(
-    title="Who is to blame?",
     minutes=10,
     difficulty=3,
     hints=(

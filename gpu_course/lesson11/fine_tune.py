@@ -14,7 +14,6 @@ from gpu_course.lesson11.watched import Batches, Passes, lets_errors_out, steppe
 
 
 @exercise(
-    title="A flat loss",
     minutes=3,
     difficulty=1,
     draws=True,

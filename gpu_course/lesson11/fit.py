@@ -12,7 +12,6 @@ from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out
 
 
 @exercise(
-    title="The best weights",
     minutes=3,
     difficulty=1,
     hints=(

@@ -11,7 +11,6 @@ from gpu_course.lesson11.photos import LENGTH, LIMIT_BYTES, SIZE, Archive, Sampl
 
 
 @exercise(
-    title="A killed worker",
     minutes=6,
     difficulty=2,
     draws=True,

@@ -13,7 +13,6 @@ BUDGET_BYTES = 640 * 2**10
 
 
 @exercise(
-    title="Out of memory in validation",
     minutes=4,
     difficulty=2,
     simulated=True,

@@ -10,7 +10,6 @@ from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out
 
 
 @exercise(
-    title="Backward a second time",
     minutes=3,
     difficulty=2,
     hints=(

@@ -9,7 +9,6 @@ from gpu_course.lesson11.watched import Batches, Layers, Passes, lets_errors_out
 
 
 @exercise(
-    title="A loss that is inf",
     minutes=5,
     difficulty=3,
     hints=(

@@ -15,7 +15,6 @@ from gpu_course.lesson11.watched import Passes, lets_errors_out, stepped, traine
 
 
 @exercise(
-    title="An index out of range",
     minutes=4,
     difficulty=2,
     simulated=True,

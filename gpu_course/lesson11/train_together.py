@@ -13,7 +13,6 @@ from gpu_course.lesson11.stuck import SETS, linear
 
 
 @exercise(
-    title="Ranks that wait",
     where="real ranks on the CPU",
     minutes=6,
     difficulty=2,

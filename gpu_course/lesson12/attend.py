@@ -9,7 +9,6 @@ from gpu_course.common.exemptions import TRAINING
 
 
 @exercise(
-    title="All heads at once",
     minutes=12,
     difficulty=2,
     hints=(

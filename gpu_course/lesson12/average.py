@@ -13,7 +13,6 @@ from gpu_course.common.ranks import describe, on_ranks
 
 
 @exercise(
-    title="One message for all gradients",
     where="real ranks on the CPU",
     minutes=12,
     difficulty=2,

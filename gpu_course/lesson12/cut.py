@@ -8,7 +8,6 @@ from gpu_course.common.probes import elsewhere
 
 
 @exercise(
-    title="Windows in one copy",
     minutes=8,
     difficulty=1,
     hints=(

@@ -8,7 +8,6 @@ from gpu_course.lesson12.program import case_of, given
 
 
 @exercise(
-    title="The FLOPs of a step",
     minutes=10,
     difficulty=2,
     hints=(

@@ -14,7 +14,6 @@ from gpu_course.common.probes import elsewhere, same_parameters
 
 
 @exercise(
-    title="Steps with one read",
     minutes=12,
     difficulty=2,
     hints=(

@@ -31,7 +31,6 @@ class _Runs:
 
 
 @exercise(
-    title="The largest batch that fits",
     where="any machine: counted bytes",
     minutes=10,
     difficulty=2,

@@ -32,7 +32,6 @@ class Offer:
 
 
 @exercise(
-    title="GPUs for a deadline",
     where="any machine: offers",
     minutes=8,
     difficulty=2,

@@ -120,7 +120,6 @@ _BROKEN = (
 
 
 @exercise(
-    title="A test that needs the device",
     minutes=6,
     difficulty=2,
     simulated=True,
@@ -140,8 +139,7 @@ def device_test(make_layer: Callable[[], nn.Module], x: torch.Tensor, device: to
 
 
 device_test.exempt(
-    "the layer says what its input is",
-    "scalar empty single permuted sliced half bfloat16 double whole bool complex",
+    "the layer says what its input is", "scalar empty single permuted sliced half bfloat16 double whole bool complex"
 )
 device_test.exempt(TRAINING, "huge tiny not_finite zero tied elsewhere default_type second_call unchanged")
 

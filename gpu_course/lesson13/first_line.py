@@ -4,7 +4,6 @@ from gpu_course.checks import Case, exercise
 
 
 @exercise(
-    title="The line that waits",
     where="any machine: reports",
     minutes=5,
     difficulty=1,

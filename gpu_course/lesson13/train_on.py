@@ -12,7 +12,6 @@ from gpu_course.common.probes import elsewhere, same_parameters
 
 
 @exercise(
-    title="Port a program without naming a device",
     minutes=10,
     difficulty=2,
     hints=(

@@ -9,7 +9,6 @@ from gpu_course.common.tracing import Alone, breaks, traced
 
 
 @exercise(
-    title="A function without breaks",
     minutes=8,
     difficulty=2,
     where="any machine: graphs of CPU tensors",

@@ -33,7 +33,6 @@ class Card:
 
 
 @exercise(
-    title="Who gains most?",
     minutes=8,
     difficulty=2,
     where="any machine: numbers of a forecast",

@@ -4,7 +4,6 @@ from gpu_course.checks import Case, edges, exercise
 
 
 @exercise(
-    title="The bytes of a fused chain",
     minutes=6,
     difficulty=1,
     where="any machine: counted bytes",

@@ -11,7 +11,6 @@ from gpu_course.common.tracing import Alone, keeping
 
 
 @exercise(
-    title="Ten sizes, one graph",
     minutes=5,
     difficulty=1,
     where="any machine: graphs of CPU tensors",

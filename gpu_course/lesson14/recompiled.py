@@ -10,7 +10,6 @@ from gpu_course.common.tracing import Alone, keeping
 
 
 @exercise(
-    title="Which calls compile again?",
     minutes=8,
     difficulty=2,
     where="any machine: graphs of CPU tensors",

@@ -806,10 +806,10 @@ def test_reset_forgets(double, monkeypatch, capsys):
     assert forgotten == [{(double.lesson, "double"): False}] and capsys.readouterr().out.count("Hint 1") == 2
 
 
-@pytest.mark.parametrize(("change", "name"), [({"difficulty": 4}, "difficulty"), ({"hints": "x"}, "hints")])
-def test_bad_arguments_are_named(change, name):
-    with pytest.raises(ValueError, match=name):
-        exercise(**{"title": "T", "minutes": 1, "difficulty": 1, "hints": ("h",), **change})
+@pytest.mark.parametrize("change", [{"difficulty": 4}, {"hints": "x"}, {"title": ""}])
+def test_bad_arguments_are_named(change):
+    with pytest.raises(ValueError, match=next(iter(change))):
+        exercise(**{"title": "T", "minutes": 1, "difficulty": 1, "hints": ("h",), **change})(exercise)
 
 
 def test_the_registry_lists_every_exercise_once_in_order():

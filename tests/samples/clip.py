@@ -7,7 +7,7 @@ from gpu_course.checks import Case, exercise
 HINTS = ("What limits a value from both sides?", "A tensor has a method for it.", "Its name is `clamp`: min, then max.")
 
 
-@exercise(title="Clip on the device", minutes=5, difficulty=1, hints=HINTS)
+@exercise(minutes=5, difficulty=1, hints=HINTS)
 def clip(x: torch.Tensor, limit: float) -> torch.Tensor:
     """Return `x` with every value between -limit and limit, on the device of `x`."""
     return x.clamp(-limit, limit)
