@@ -18,7 +18,7 @@ NAME = r"[\w.-]+/[\w.-]+"  # an account and its repository
 OTHERS = ("REPLACE_ME", "you/", "YOU/")  # what stands in guides for a name of one's own
 KAGGLE = "/kaggle/input/course"  # where Kaggle puts the files of a data set called "course"
 STATED = re.compile(
-    r"(?m)(?:^| · )(?P<spine>\d+) minutes(?:, with what goes deeper (?P<every>\d+))? · (?P<exercises>\d+) exercise"
+    r"(?m)(?:^| · )(?P<spine>\d+) minutes(?:, or (?P<every>\d+) with the \S+ sections)? · (?P<exercises>\d+) exercise"
 )
 HERE = "<the address of this page>"  # what the README says for an address
 _TITLE = re.compile(r"# (?P<title>\d\d[a-z]? .+)\n")

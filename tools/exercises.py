@@ -72,7 +72,7 @@ def with_title(notebook: NotebookNode, number: str) -> str:
     needed, left, practice = minutes(notebook), deeper(notebook), deeper(notebook, (PRACTICE,))
     spine, every = (sum(itertools.compress(needed, map(operator.not_, out))) for out in (left, practice))
     stated = [5 * math.ceil(PACE.get(number, 1) * each / 5) for each in (spine, every)]
-    more = f", with what goes deeper {stated[1]}" if any(left) else ""
+    more = f", or {stated[1]} with the *Deeper* sections" if any(left) else ""
     count = sum(bool(checked(cell)) for cell in notebook.cells)
     line = f"{stated[0]} minutes{more} · {count} exercise{'' if count == 1 else 's'}"
     extra = sum(bool(checked(cell)) for cell in itertools.compress(notebook.cells, practice))
