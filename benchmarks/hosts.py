@@ -74,13 +74,9 @@ def left_out(profile: profiles.Profile, others: list[profiles.Profile]) -> tuple
     later = [unit for unit in profile.units if unit.call.start >= end]
     real, launch_us = sum(unit.own_us for unit in later), hosts.get("kernel launch").operator_us
     launches = launch_us * sum(part.of in STARTING for unit in later for part in unit.parts)
-    priced = _priced(later, known)
+    priced = sum(known.get(part.of, 0.0) for unit in later for part in unit.parts)
     own_us = profile.speed_us(known, first)
     return launches / real - 1, mean_us * priced / real - 1, own_us * priced / real - 1
-
-
-def _priced(units: list[profiles.Unit], known: dict[str, float]) -> float:
-    return sum(known.get(part.of, 0.0) for unit in units for part in unit.parts)
 
 
 def show(found: list[profiles.Profile]) -> None:

@@ -173,11 +173,8 @@ class Explorer:
         return f"Explorer({self.title})"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
-        return {"text/plain": repr(self), "text/html": self.static_html(), **fields.view(self.widget())}
-
-    def static_html(self) -> str:
-        """Return the picture and its caption as HTML that needs no kernel."""
-        return f"{self._first[2]}<p>{html.escape(self._first[1])}</p>"
+        page = f"{self._first[2]}<p>{html.escape(self._first[1])}</p>"  # which needs no kernel
+        return {"text/plain": repr(self), "text/html": page, **fields.view(self.widget())}
 
     @functools.cached_property
     def _first(self) -> tuple[bytes, str, str]:

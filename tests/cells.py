@@ -10,7 +10,6 @@ import builtins
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -127,15 +126,11 @@ def _has_run(call: pytest.CallInfo) -> bool:
 def pytest_terminal_summary(terminalreporter) -> None:
     """Say of each notebook which cell raised first, and how many others could not be judged because of it."""
     counts = Counter()
-    for report in _reports(terminalreporter.stats.get("skipped", [])):
-        if _NOT_JUDGED in report.longrepr[2]:
+    for report in terminalreporter.stats.get("skipped", []):
+        if isinstance(report.longrepr, tuple) and _NOT_JUDGED in report.longrepr[2]:
             file, _, reason = report.longrepr
             counts[Path(file).name, reason.removeprefix(f"{_NOT_JUDGED} ")] += 1
     if counts:
         terminalreporter.section("cells that could not be judged")
     for (notebook, cell), count in counts.items():
         terminalreporter.line(f"{notebook}: {cell} raised, and {count} later cells need what it makes", red=True)
-
-
-def _reports(skipped: Iterable) -> list[pytest.TestReport]:
-    return [report for report in skipped if isinstance(report.longrepr, tuple)]

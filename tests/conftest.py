@@ -21,10 +21,6 @@ _ANYTIME = ("PYTEST_CURRENT_TEST", "KMP_INIT_AT_FORK", "KMP_DUPLICATE_LIB_OK", "
 _PROGRAMS = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 
 
-def _environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _ANYTIME}
-
-
 def _look() -> dict[str, object] | None:
     """Return how matplotlib draws, or None before it is imported; its backend is settled by the first picture."""
     library = sys.modules.get("matplotlib")
@@ -32,15 +28,13 @@ def _look() -> dict[str, object] | None:
     return None if rc is None else {name: value for name, value in dict.items(rc) if name != "backend"}
 
 
-def _handlers() -> list[object]:
-    return [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
-
-
 def _shared() -> dict[str, object]:
     """Return what tests share besides the settings that an answer is watched for, by its name in messages."""
     paths = [path for path in sys.path if not path.endswith("_vendor")]  # setuptools adds one where it is imported
-    found = {"the environment": _environment(), "where modules are found": paths}
-    return found | {"how matplotlib draws": _look(), "the handlers of signals": _handlers()}
+    variables = {name: value for name, value in os.environ.items() if name not in _ANYTIME}
+    handlers = [signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)]
+    found = {"the environment": variables, "where modules are found": paths}
+    return found | {"how matplotlib draws": _look(), "the handlers of signals": handlers}
 
 
 def _simulated_gpus() -> int:

@@ -87,7 +87,7 @@ class Report:
             cuda_available=available,
             start_error=None if available else _start_error(),
             kernel_error=kernel_error("cuda") if available else None,
-            gpu_names=_cuda_names() if available else (),
+            gpu_names=tuple(map(torch.cuda.get_device_name, range(torch.cuda.device_count()))) if available else (),
             capability=_capability() if available else None,
             mps_available=torch.backends.mps.is_available(),
             mps_built=torch.backends.mps.is_built(),
@@ -214,7 +214,3 @@ def service() -> str | None:
     if "KAGGLE_KERNEL_RUN_TYPE" in os.environ:
         return "Kaggle"
     return "Colab" if "COLAB_RELEASE_TAG" in os.environ else None
-
-
-def _cuda_names() -> tuple[str, ...]:
-    return tuple(torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count()))

@@ -70,9 +70,7 @@ def _limits() -> list[Finding]:
 def _folders() -> list[Finding]:
     home = shutil.disk_usage(Path.home()).free / _GIB  # a quota may be lower: the site's own command shows it
     found = [
-        _finding(
-            "GiB free in the home folder", f"{home:.1f}", home >= 5, "install into another folder: `python -m venv`"
-        )
+        _finding("GiB free in the home folder", f"{home:.1f}", home >= 5, "install into another one: `python -m venv`")
     ]
     with tempfile.TemporaryDirectory() as folder:
         script = Path(folder) / "program"

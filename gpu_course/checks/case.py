@@ -265,7 +265,7 @@ class Case:
             self.fail(changes, sandbox.BEHAVES, counts_as=changes)
         if not modifies and before is not None and difference((args, kwargs), before, copied=True):
             self.fail(MODIFIES_INPUT, STILL_NEEDED, counts_as=MODIFIES_INPUT)
-        self._gave = _type_name(outcome.value)
+        self._gave = "tensor" if isinstance(outcome.value, torch.Tensor) else type(outcome.value).__name__
         self.note_left(footprint.left(modifies))
         self.note_left(self._returned.changes(outcome.value))
         self.note_left((f"changes {name}", f"changes {name}", sandbox.BEHAVES) for name in drawn)
@@ -276,7 +276,7 @@ class Case:
             edges.note("unchanged")
         repeats = keeps and before is not None and self._first is None and not (self.task.draws or self.task.simulated)
         if repeats and _usual() and _plain((*before, outcome.value)):  # pyright: ignore[reportOptionalIterable]
-            gave = _detached(outcome.value)
+            gave = tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), outcome.value)
             self._first = _First(words, self.device, *before, gave)  # pyright: ignore[reportCallIssue]
         return outcome.value
 
@@ -537,10 +537,6 @@ def _argument(value: Any) -> str:
     return text if len(text) <= (_LONGEST_CUT if "…" in text else _LONGEST) else outline(value)
 
 
-def _type_name(value: Any) -> str:
-    return "tensor" if isinstance(value, torch.Tensor) else type(value).__name__
-
-
 _PLAIN = torch.Tensor, numbers.Number, str, torch.device, torch.dtype, type(None), set, frozenset
 _MOST_KEPT = 10_000  # elements
 
@@ -560,11 +556,6 @@ def _plain_record(value: Any) -> bool:
 def _usual() -> bool:
     """Return whether all settings are the usual ones in this call."""
     return torch.is_grad_enabled() and torch.get_default_dtype() == torch.float32
-
-
-def _detached(value: Any) -> Any:
-    """Return a copy of what is `_plain`, without its graph."""
-    return tree_map_only(torch.Tensor, lambda tensor: tensor.detach().clone(), value)
 
 
 def _turned(x: torch.Tensor) -> torch.Tensor:

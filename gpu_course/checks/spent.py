@@ -87,7 +87,7 @@ def _had_s(before: _Seen, now: _Seen, passed_s: float) -> float:
 def _look(pid: int) -> _Seen:
     ran_s: dict[tuple[int, int], float] = {}
     waited_s: dict[tuple[int, int], float] = {}
-    for one in _family(pid):
+    for one in (pid, *(process.pid for process in below(pid))):
         threads = _threads(one) if LINUX else {}
         for thread, (ran, waited) in threads.items():
             ran_s[one, thread], waited_s[one, thread] = ran / 1e9, waited / 1e9
@@ -109,11 +109,6 @@ def _look_at_one(thread: int) -> _Seen:
     if counted:
         return _Seen(now_s, {(pid, thread): counted[0] / 1e9}, {(pid, thread): counted[1] / 1e9}, 0.0)
     return _Seen(now_s, {(pid, 0): time.process_time()}, {}, _idle_s())
-
-
-def _family(pid: int) -> list[int]:
-    """Return a process and all below it that can be seen."""
-    return [pid, *(process.pid for process in below(pid))]
 
 
 def below(pid: int) -> list[Any]:

@@ -172,10 +172,8 @@ class Examination:
             kept.save(self.kind, state)
             self.paper.close(self._over())
         missing = "" if marked else "Its items are not shown: another machine or version of the course has them."
-        return Result(state.marks or {}, self._marks_before(), tuple(marked), len(state.asked), missing)
-
-    def _marks_before(self) -> results.Marks:
-        return _marks("before") if self.kind == "after" else {}
+        before = _marks("before") if self.kind == "after" else {}
+        return Result(state.marks or {}, before, tuple(marked), len(state.asked), missing)
 
     def reset(self) -> None:
         """Forget the items and the answers; others are drawn at the next look."""

@@ -112,12 +112,9 @@ def judged(found: Generator, item: Item, given: Value | None) -> Judged:
     """Return what `given` is worth as an answer to `item`, which `found` has made."""
     is_right = given is not None and item.right(given)
     belief = "" if given in (None, UNKNOWN) or is_right else item.misconception(given)
-    refuted = (name for name in (belief, *found.about) if name and _is_belief(name))
+    names = filter(None, (belief, *found.about))
+    refuted = (name for name in names if isinstance(misconceptions.get(name), misconceptions.Misconception))
     return Judged(item.question(), given, is_right, item.answer, item.steps, belief, next(refuted))
-
-
-def _is_belief(name: str) -> bool:
-    return isinstance(misconceptions.get(name), misconceptions.Misconception)
 
 
 def _value(value: Value, unit: str) -> str:

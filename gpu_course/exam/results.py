@@ -45,10 +45,8 @@ class Result:
 
         None without an examination before, and where fewer than half of the items of one of them were answered.
         """
-        return _share(self.marks) - _share(self.before) if self._enough() else None
-
-    def _enough(self) -> bool:
-        return min(_answered(self.marks), _answered(self.before)) >= ENOUGH
+        enough = min(_answered(self.marks), _answered(self.before)) >= ENOUGH
+        return _share(self.marks) - _share(self.before) if enough else None
 
     @property
     def read(self) -> dict[str, str]:

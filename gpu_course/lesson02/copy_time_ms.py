@@ -22,9 +22,7 @@ def copy_time_ms(shape: tuple[int, ...], dtype: torch.dtype, bandwidth_gbps: flo
     return latency_us / 1e3 + nbytes / (bandwidth_gbps * 1e6)  # 1 GB/s is 10**6 bytes a millisecond
 
 
-copy_time_ms.exempt(
-    "no size, rate or latency is below 0, and of none of them a limit is named", "number_negative limit"
-)
+copy_time_ms.exempt("no size, rate or latency is below 0, and no limit of one is named", "number_negative limit")
 
 
 @copy_time_ms.checks

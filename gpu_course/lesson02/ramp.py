@@ -21,9 +21,7 @@ def ramp(rows: int, columns: int, device: torch.device) -> torch.Tensor:
     return row.repeat(rows, 1)  # the device itself writes the other rows
 
 
-ramp.exempt(
-    "from 0 to 1 there are two columns or more, and a size is a small number", "number_negative number_large limit"
-)
+ramp.exempt("from 0 to 1 there are two columns or more; a size is a small number", "number_negative number_large limit")
 ramp.exempt("PyTorch makes float32 as long as nobody changes that, and no lesson does", "default_type")
 
 

@@ -46,7 +46,5 @@ repair_reads.exempt("it trains the model of its case, as the case made it", "mod
 def _(case: Case) -> None:
     run = tried(case, 2)
     reads = sum("D2H" in wait.name for wait in run.timeline.select("wait"))
-    case.fail_if(
-        reads > 1, f"reads {reads} times", "keep the values on the device: the host reads only once, at the end"
-    )
+    case.fail_if(reads > 1, f"reads {reads} times", "keep the values on the device: the host reads once, at the end")
     case.equal(run.got, original(2).got, rtol=1e-5)

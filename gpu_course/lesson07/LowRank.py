@@ -139,9 +139,7 @@ def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None
     outputs, inputs = linear.weight.shape
     for name, shape in (("up", (outputs, rank)), ("down", (rank, inputs))):
         parameter = getattr(layer, name, None)
-        case.fail_if(
-            not isinstance(parameter, torch.Tensor), f"has no tensor `{name}`", "the layer trains `up` and `down`"
-        )
+        case.fail_if(not isinstance(parameter, torch.Tensor), f"has no tensor `{name}`", "it trains `up` and `down`")
         case.fail_if(
             not isinstance(parameter, nn.Parameter),
             f"`{name}` is a plain tensor",

@@ -132,9 +132,7 @@ def _(case: Case) -> None:
         probes = [_Batches(floor, batches), _Batches(floor, 2 * batches)]
         few, many = (spend(floor, partial(case.call, model, one, case.device, modifies="nothing")) for one in probes)
         products = sum(len(x) for x, _ in batches if x.shape[1] == 64) * 2 * 64 * 256  # of the first layer
-        case.fail_if(
-            few.flops < products, "computes on the CPU what belongs on the device", "the model is on the device"
-        )
+        case.fail_if(few.flops < products, "computes on the CPU what belongs on the device", "the model is there")
         grown = many.peak_bytes - few.peak_bytes
         case.fail_if(
             grown > _NEEDED * len(batches),

@@ -47,9 +47,7 @@ _STRIDES = "torch.compile computes addresses with the fake's strides: promise th
 
 keep_rows_operator.exempt("x has rows and columns", "scalar")
 keep_rows_operator.exempt("which numbers they are plays no part, but for their mean", "tiny not_finite")
-keep_rows_operator.exempt(
-    "a mean needs floating-point numbers, of which two formats are drawn", "bfloat16 bool complex"
-)
+keep_rows_operator.exempt("a mean needs floating-point numbers; two formats are drawn", "bfloat16 bool complex")
 keep_rows_operator.exempt("no default is asked", "default_type")
 keep_rows_operator.exempt("a level is any float", "number_large")
 keep_rows_operator.exempt("the operator is defined once", "second_call")

@@ -51,9 +51,7 @@ reshard.exempt("rows are handed on as they are", "scalar permuted sliced huge ti
 reshard.exempt("of two formats each is kept", "half double whole bool complex")
 reshard.exempt("files are read to the CPU", "cpu elsewhere")
 reshard.exempt(RANKS, "default_type numbers")
-reshard.exempt(
-    "there is a file for each of several ranks, and a case has them in another order", "no_entries one_entry order"
-)
+reshard.exempt("each of several ranks has a file, and a case has them in another order", "no_entries one_entry order")
 
 
 @reshard.checks

@@ -142,9 +142,7 @@ def _(case: Case) -> None:
         check_call(case, call, rank)
         got = dict(call.value) if isinstance(call.value, dict) else call.value  # state_dict() gives an OrderedDict
         spread = isinstance(got, dict) and any(isinstance(value, DTensor) for value in got.values())
-        case.fail_if(
-            spread, "returns DTensors", "each rank would return only its own part: full_tensor() gathers the whole"
-        )
+        case.fail_if(spread, "returns DTensors", "each rank would return its own part: full_tensor() gathers all")
         case.equal(got, dict(_alone()), rtol=1e-4, what=f"rank {rank}'s result")
         if difference(got, dict(_alone()), rtol=1e-4, atol=1e-6):
             continue  # the values name the mistake, whatever is sharded

@@ -65,9 +65,7 @@ _TIMES = 1e6  # bytes and FLOPs below are in millions
 
 def _program(name: str, eager: list[tuple[float, float]], compiled: list[tuple[float, float]]) -> Program:
     """Return a program whose kernels have so many million bytes, and million FLOPs."""
-    both = [
-        tuple(Kernel(nbytes * _TIMES, flops * _TIMES) for nbytes, flops in kernels) for kernels in (eager, compiled)
-    ]
+    both = [tuple(Kernel(nbytes * _TIMES, flops * _TIMES) for nbytes, flops in made) for made in (eager, compiled)]
     return Program(name, *both)
 
 

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -43,11 +42,6 @@ def _shares(x: torch.Tensor) -> torch.Tensor:
     return x.softmax(0) * x.shape[0]
 
 
-def _example(node: torch.fx.Node) -> Any:
-    """Return the stand-in, without numbers, of what a node of a graph gives."""
-    return node.meta.get("example_value")
-
-
 def _memory(tensor: torch.Tensor) -> tuple[int, torch.Size]:
     """Return where the numbers of a tensor stand, and their shape."""
     return tensor.data_ptr(), tensor.shape
@@ -75,7 +69,8 @@ def _(case: Case) -> None:
         rows = [len(first) for first, _ in runs]
         case.budget("calls of it", len(rows), len(sizes), "call it for each batch once")
         left_out = Counter(sizes) - Counter(rows)
-        types = {value.dtype for node in graphs[0].graph.nodes if isinstance(value := _example(node), torch.Tensor)}
+        examples = [node.meta.get("example_value") for node in graphs[0].graph.nodes]
+        types = {example.dtype for example in examples if isinstance(example, torch.Tensor)}
         case.fail_if(
             types - {torch.float32}, "compiles more than `function`", "it casts nothing: compile it as it is", got=types
         )

@@ -102,9 +102,7 @@ def test_a_build_runs_on_the_same_major_version_or_through_ptx(code, archs, runs
     assert diagnosis._runs(code, archs) is runs
 
 
-@pytest.mark.skipif(
-    not hasattr(torch.cuda, "_code_compatible_with_device"), reason="torch before 2.13 has no such table"
-)
+@pytest.mark.skipif(not hasattr(torch.cuda, "_code_compatible_with_device"), reason="torch before 2.13 has none")
 @pytest.mark.parametrize("built", [50, 60, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121])
 def test_a_build_runs_where_pytorchs_own_table_says_so(built):
     for number in (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 103, 110, 120, 121):
@@ -277,9 +275,7 @@ MISSING = "import torch, torch.library; del torch.library.get_kernel; "
 
 
 @pytest.mark.skipif(REAL, reason="this machine has a real accelerator")
-@pytest.mark.parametrize(
-    ("before", "phrase"), [("", ""), (TAKEN, "'npu'"), (MISSING, "lacks torch.library.get_kernel")]
-)
+@pytest.mark.parametrize(("before", "phrase"), [("", ""), (TAKEN, "'npu'"), (MISSING, "lacks torch.library.get_")])
 def test_a_fresh_process_picks_the_simulated_gpu_or_where_it_cannot_be_the_cpu_with_the_reason_once(before, phrase):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("COURSE_")}
     done = children.run("-c", before + PICK, env=kept, timeout_s=120)

@@ -27,9 +27,7 @@ def test_a_kernel_that_was_restarted_says_it_under_the_error(tmp_path):
     cells = [{"cell_type": "code", "source": source} for source in CELLS]
     (tmp_path / "05_loop.ipynb").write_text(json.dumps({"cells": cells}), encoding="utf-8")
     config = "c.InteractiveShellApp.extensions.append"
-    shipped = (children.ROOT / "tools" / "jupyterlab" / "ipython" / "ipython_kernel_config.py").read_text(
-        encoding="utf-8"
-    )
+    shipped = (children.ROOT / "tools/jupyterlab/ipython/ipython_kernel_config.py").read_text(encoding="utf-8")
     assert f'{config}("gpu_course.restarted")' in shipped
     run = ["-m", "IPython", "--ext=gpu_course.restarted", "--colors=nocolor", "-c"]
     env = {**children.os.environ, "JPY_SESSION_NAME": "x/05_loop.ipynb", "IPYTHONDIR": str(tmp_path)}

@@ -20,9 +20,7 @@ PAGES += [*(ROOT / "docs").rglob("*.md"), *(ROOT / "engines").glob("*/README.md"
 PROGRAM = r"(?:cd [\w/]+ && )?(?:make|pytest|python|conda env|jupyter lab)\b"
 COMMAND = re.compile(rf"`({PROGRAM}[^`\n]*)`|^({PROGRAM} .*?)(?: +#.*)?$", re.MULTILINE)
 PROMISED = sorted({one or two for page in PAGES for one, two in COMMAND.findall(page.read_text(encoding="utf-8"))})
-TESTS = [
-    command for command in PROMISED if "pytest" in command and "simgpu.pytest" not in command
-]  # that is for others
+TESTS = [command for command in PROMISED if "pytest" in command and "simgpu.pytest" not in command]  # for others
 # What a run of pytest sets for what it starts, or somebody set for it: nobody who types a command has it.
 SET = re.compile(r"PYTEST_|COURSE_|OMP_NUM_THREADS$|IPYTHONDIR$|CUDA_VISIBLE_DEVICES$|MPLBACKEND$|JPY_")
 

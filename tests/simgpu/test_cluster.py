@@ -417,9 +417,7 @@ def test_a_message_that_no_rank_answers_is_named_with_the_line_that_began_it():
         if dist.get_rank() == 0:
             dist.irecv(torch.ones(4, device="sim"), 1)
 
-    with pytest.raises(
-        RankError, match=r"no rank has answered this message: receive from 1, .*dist\.irecv\("
-    ) as caught:
+    with pytest.raises(RankError, match=r"no rank has answered this message: receive from 1, .*dist\.irecv") as caught:
         simgpu.launch(unanswered, cluster=H100)
     assert (caught.value.rank, caught.value.kind) == (0, "raised")
 

@@ -394,9 +394,7 @@ def test_memory_that_is_not_there_is_an_error_with_its_line():
         torch.ones(2000).to("cuda", non_blocking=True)  # legal, so no error
         report = session.report()
     assert not report.fits
-    assert {error.kind: error.source for error in report.errors} == {
-        "out of memory": 'torch.empty(2**20, device="cuda")'
-    }
+    assert {one.kind: one.source for one in report.errors} == {"out of memory": 'torch.empty(2**20, device="cuda")'}
 
 
 def test_a_failed_kernel_is_named_by_its_own_line():

@@ -99,9 +99,7 @@ def test_attributes_and_references_stay_with_the_tensor_and_later_hooks_are_call
     for prepare in (torch.Tensor.retain_grad, lambda x: x.register_hook(print)):
         view = (leaf * 1)[:2]
         prepare(view)
-        with pytest.raises(
-            NotImplementedError, match=r"after retain_grad\(\) or register_hook\(\) while other tensors"
-        ):
+        with pytest.raises(NotImplementedError, match=r"after retain_grad\(\) or register_hook\(\) while other"):
             view.unsqueeze_(0)
         alone = leaf * 1
         prepare(alone)

@@ -30,9 +30,7 @@ class WillItFit:
     parameters: int  # how many the model has
     moments: tuple[Moment, ...]
 
-    peak = property(
-        lambda self: max(self.moments, key=lambda moment: moment.total_bytes), doc="The moment with most bytes."
-    )
+    peak = property(lambda self: max(self.moments, key=lambda one: one.total_bytes), doc="The moment with most bytes.")
     peak_bytes = property(lambda self: self.peak.total_bytes, doc="Bytes at the peak.")
 
     def fitting(self) -> tuple[gpus.GPU, ...]:

@@ -6,7 +6,7 @@ import sys
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -168,9 +168,7 @@ class Ledger(composite.Mode):
             TorchDispatchMode.__enter__(mode)
 
     # ---- every operator -----------------------------------------------------------------------------------------
-    def __torch_dispatch__(
-        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         if any(kind.__name__ in _WRAPPERS for kind in types):
             return NotImplemented  # PyTorch asks again for the tensors inside

@@ -251,9 +251,7 @@ class _Outside(OperatorLog):
         """Say that what PyTorch's compiler does is none of its business."""
         return True
 
-    def __torch_dispatch__(
-        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         """Do as ever: what `_should_skip_dynamo` says counts for a method of the class itself alone."""
         return super().__torch_dispatch__(func, types, args, kwargs)
 
@@ -308,9 +306,7 @@ def _kernel(lowered: inductor.Lowered) -> CompiledKernel:
         inputs = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)]
         outputs = [leaf for leaf in tree_leaves(call.result) if isinstance(leaf, torch.Tensor)]
         cost = price(plan, inputs, outputs, call.args, call.kwargs, call.result)
-        cost = replace(
-            cost, host="light", tensors=0
-        )  # called by generated code, without autograd and autocast around it
+        cost = replace(cost, host="light", tensors=0)  # called by generated code, without autograd or autocast
     lines = tuple(f"{Path(file).name}:{line}" for file, _, line in (text.rpartition(":") for text in lowered.lines))
     nbytes = cost.nbytes + cost.extra_bytes
     return CompiledKernel(

@@ -108,7 +108,7 @@ class _Graph:
             metrics: Any = sys.modules.get("torch._inductor.metrics")
             if metrics is not None:  # PyTorch's own counter
                 metrics.generated_kernel_count += sum(not one.library for one in graph.kernels)
-            if graph.error and not _is_flex(self._graph):
+            if graph.error and "flex_attention" not in str(self._graph.graph):
                 words = (
                     f"a compiled graph is charged as if it were not compiled, its kernels are not known: {graph.error}"
                 )
@@ -174,10 +174,6 @@ def _pairs(mask: tuple[Any, ...], pairs: int) -> int:
     blocks = [one for one in (mask[2], mask[4]) if isinstance(one, SimTensor)]
     counts = sum(float(one._inner.sum()) for one in blocks) / math.prod(blocks[0].shape[:-1])
     return int(counts * mask[-3] * mask[-2]) if isinstance(mask[-2], int) else pairs
-
-
-def _is_flex(graph: torch.fx.GraphModule) -> bool:
-    return any("flex_attention" in str(node.target) for node in graph.graph.nodes)
 
 
 # ---- what else asks whether a tensor is one of PyTorch's -----------------------------------------------------------

@@ -36,11 +36,7 @@ def _run(name: str, places: Sequence[int], *args: Any) -> Any:
 
 def _compare_devices(x: torch.Tensor, name: str, tensors: Any) -> None:
     """Raise where one of the hidden states or parameters is on another device than the input; C++ says meta for it."""
-    for tensor in _listed(tensors):
+    for tensor in tensors if isinstance(tensors, list | tuple) else (tensors,):
         if tensor.device != x.device:
             found = f"found input tensor at {x.device} and {name} tensor at {tensor.device}"
             raise RuntimeError(f"Input and {name} tensors are not at the same device, {found}")
-
-
-def _listed(tensors: Any) -> Sequence[torch.Tensor]:
-    return tensors if isinstance(tensors, list | tuple) else (tensors,)

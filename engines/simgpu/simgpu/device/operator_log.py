@@ -1,6 +1,5 @@
 """Log of the kernels that operators would start on a GPU, whatever device their tensors are on."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -25,9 +24,7 @@ class OperatorLog(Meter, composite.Mode):
         self.log, self._surroundings = Log(), Surroundings()
         self.stream = 0, 0
 
-    def __torch_dispatch__(
-        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         if any(kind.__name__ in ("DTensor", "AsyncCollectiveTensor") for kind in types):
             return NotImplemented  # PyTorch asks again for the tensors inside

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -76,7 +75,7 @@ class Plan:
             self.special = _refuse
         if func.namespace in ("c10d", "_c10d_functional") and not device_kind.current.is_cuda_like:
             self.special = _refuse_collective
-        way = cpu_fallback.way_of(func, self.special or partial(_run_planned, plan=self))
+        way = cpu_fallback.way_of(func, self.special or (lambda func, args, kwargs: _run(func, self, args, kwargs)))
         self.special = way or self.special
         self.checked = mps.has_check(func)
         self.computes = not (func.is_view or name in _COPIES)  # by a kernel that must know the format
@@ -418,10 +417,6 @@ def _refuse_by_row(func: Operator, plan: Plan, args: Args, kwargs: Kwargs, tenso
 def forget() -> None:
     """Clear the caches of operators, which belong to another kind of device."""
     _plans.clear()
-
-
-def _run_planned(func: Operator, args: Args, kwargs: Kwargs, *, plan: Plan) -> Any:
-    return _run(func, plan, args, kwargs)
 
 
 def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:

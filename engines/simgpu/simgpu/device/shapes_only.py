@@ -74,12 +74,9 @@ def _written(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if not returned:
         return None
-    changed = [arg for arg, one in zip(args, func._schema.arguments, strict=False) if _is_changed(one)]
+    aliases = (one.alias_info for one in func._schema.arguments)
+    changed = [arg for arg, alias in zip(args, aliases, strict=False) if alias is not None and alias.is_write]
     return changed[0] if len(returned) == 1 and changed else NotImplemented
-
-
-def _is_changed(argument: Any) -> bool:
-    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _on_meta(value: Any) -> Any:

@@ -12,7 +12,6 @@ import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Sequence
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -60,9 +59,7 @@ class _Recorder(composite.Mode):
         self.held, self.new, self.outside, self._unsettled = held, set[int](), set[int](), 0  # storages
         self._drawn = {_numbers_there(): -1}  # by the state of the random numbers: after which call it was there
 
-    def __torch_dispatch__(
-        self, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         kwargs = kwargs or {}
         self._unsettled += _SETTLED_AT_ONCE
         if self._unsettled >= len(self.held):

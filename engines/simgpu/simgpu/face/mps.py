@@ -173,9 +173,7 @@ def _no_statistics(*args: Any, **kwargs: Any) -> NoReturn:
 
 
 def _no_metal(source: object) -> NoReturn:
-    raise NotImplementedError(
-        "the simulated GPU runs no kernels in Metal: run this line on a Mac, or leave it out here"
-    )
+    raise NotImplementedError("the simulated GPU runs no kernels in Metal: run this line on a Mac, or leave it out")
 
 
 def _share(self: SimTensor) -> NoReturn:

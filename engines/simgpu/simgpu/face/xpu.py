@@ -101,7 +101,7 @@ def _functions(count: int, begun: Beginning) -> dict[str, Any]:
         "_xpu_setDevice": driver.exchange, "_xpu_exchangeDevice": driver.exchange,
         "_xpu_maybeExchangeDevice": driver.exchange, "_xpu_isInBadFork": lambda: state.forked,
         "_xpu_synchronize": lambda device: TORCH.sim.synchronize(device),
-        "_xpu_canDeviceAccessPeer": _can_access_peer,
+        "_xpu_canDeviceAccessPeer": lambda *places: len([*map(state.device_of, places)]) == 2,
         "_xpu_getCurrentStream": lambda index: (streams[index], index, _XPU), "_xpu_setStream": driver.set_stream,
         "_xpu_getCurrentRawStream": lambda index: streams[index],
         "_xpu_getArchFlags": lambda: "", "_xpu_emptyCache": lambda: TORCH.sim.empty_cache(),
@@ -117,10 +117,6 @@ def _functions(count: int, begun: Beginning) -> dict[str, Any]:
         "_xpu_getAllocator": functools.partial(driver.refuse, "_get_current_allocator"),
         "_XpuDeviceProperties": SimpleNamespace,
     }  # fmt: skip
-
-
-def _can_access_peer(device: int, peer: int) -> bool:
-    return state.device_of(device) is not None and state.device_of(peer) is not None
 
 
 def _properties(index: Device) -> SimpleNamespace:

@@ -270,7 +270,7 @@ class _OneDevice(TorchFunctionMode):
         kwargs = {name: self._turn(value) for name, value in (kwargs or {}).items()}
         if func in self.makers and kwargs.get("device") is None:
             kwargs["device"] = self.target
-        if func in _NUMBERED and not _dispatch_modes_beyond_fake():
+        if func in _NUMBERED and len(_get_current_dispatch_mode_stack()) <= 1:  # no mode beyond that of fakes
             with unset_fake_temporarily():
                 values = func(*args, **{**kwargs, "device": "cpu"})
             if values.numel() <= 1024:  # models read such numbers to choose their sizes
@@ -358,10 +358,6 @@ def _copied(tensor: FakeTensor, memo: dict[int, Any]) -> torch.Tensor:
             new = nn.Parameter(new, tensor.requires_grad)
         memo[id(tensor)] = new.requires_grad_(tensor.requires_grad)
     return memo[id(tensor)]
-
-
-def _dispatch_modes_beyond_fake() -> bool:
-    return len(_get_current_dispatch_mode_stack()) > 1
 
 
 @functools.cache

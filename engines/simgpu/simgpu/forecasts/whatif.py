@@ -132,7 +132,7 @@ def what_if(
     other = there.machine.host
     possible: list[tuple[bool, str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = [
         (spec is not own, spec.name, _OTHER, list),  # the same events
-        (batch != 1, f"batch × {batch:.3g}", _BATCH, lambda events: _with_batch(events, batch)),
+        (batch != 1, f"batch × {batch:.3g}", _BATCH, lambda events: [_scaled(one, batch) for one in events]),
         (amp, "autocast", _amp_text(basis), lambda events: _with_amp(events, basis)),
         (fused, "fused optimizer", _fused_text(basis), lambda events: _with_fused(events, basis)),
         (foreach, "foreach optimizer", _foreach_text(basis), _with_foreach),
@@ -216,10 +216,6 @@ def _largest(basis: Basis, capacity: int, amp: bool) -> float:
     if left <= 0:
         raise ValueError('batch is "max", but weights, gradients and optimizer alone do not fit')
     return left / basis.scaling / (_AMP_SHARE if amp and not _is_narrow(basis) else 1.0)
-
-
-def _with_batch(events: Sequence[Event], factor: float) -> list[Event]:
-    return [_scaled(event, factor) for event in events]
 
 
 def _scaled(event: Event, factor: float) -> Event:

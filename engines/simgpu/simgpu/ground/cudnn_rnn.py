@@ -99,9 +99,7 @@ def _computed(
     common = [one.to(wide) for one in weights], by_layer - (projection > 0) == 4, layers, dropout, train, bidirectional
     hidden: Any = states if mode == _LSTM else states[0]
     run: Any = getattr(torch._VF, LAYERS[mode])
-    with (
-        warnings.catch_warnings(action="ignore") if projection else nullcontext()
-    ):  # of oneDNN, which has no such layer
+    with warnings.catch_warnings(action="ignore") if projection else nullcontext():  # of oneDNN, which lacks it
         if batch_sizes:
             results = run(x.to(wide), torch.tensor(batch_sizes), hidden, *common)
         else:

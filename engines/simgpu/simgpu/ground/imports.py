@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Any
 
 
 def after(name: str, do: Callable[[ModuleType], None]) -> Callable[[], None]:
@@ -32,9 +33,7 @@ class _After:
     def __init__(self, name: str, do: Callable[[ModuleType], None]) -> None:
         self._name, self._do = name, do
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: Any = None) -> ModuleSpec | None:
         if name != self._name:
             return None
         sys.meta_path.remove(self)

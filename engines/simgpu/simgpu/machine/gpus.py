@@ -143,7 +143,7 @@ class GPU:
 
     def __str__(self) -> str:
         rates = {name: f"{name} {self.peak_tflops[name]:g}" for name in FORMATS if name in self.peak_tflops}
-        peak = ", ".join(rate if _rate_unit(name) == "TFLOP/s" else f"{rate} TOP/s" for name, rate in rates.items())
+        peak = ", ".join(f"{rate} TOP/s" if name.startswith("int") else rate for name, rate in rates.items())
         power = "" if self.power_w is None else f", {self.power_w} W"
         bus = "" if self.bus is None else f", {self.bus}"
         peak = f"; peak TFLOP/s: {peak}" if peak else ""
@@ -208,11 +208,6 @@ def table(gpus: Iterable[GPU] | None = None, *, without: Collection[str] = ()) -
     text = _CAPTION + (_UNKNOWN if "<td>–</td>" in rows else "")
     caption = f'<caption style="caption-side: bottom; text-align: left">{text}</caption>'
     return f'<table style="font-size: 85%">{caption}<thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>'
-
-
-def _rate_unit(fmt: str) -> str:
-    """Return the unit of a peak rate: operations on integers are no FLOPs."""
-    return "TOP/s" if fmt.startswith("int") else "TFLOP/s"
 
 
 def _texts(gpu: GPU) -> list[str]:

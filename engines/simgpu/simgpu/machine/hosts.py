@@ -97,10 +97,6 @@ def _ratios(name: str) -> Mapping[str, float]:
     return MappingProxyType(table)
 
 
-def _measured() -> dict[str, float]:
-    return dict(_ratios("measured"))
-
-
 @dataclass(frozen=True)
 class Host:
     """A host: what an operator of a library takes it in a forward pass, in µs, and its `ratios` for all else.
@@ -112,7 +108,7 @@ class Host:
     operator_us: float
     name: str = "given"
     source: str = "given by the program"
-    ratios: Mapping[str, float] = field(default_factory=_measured, hash=False, repr=False)
+    ratios: Mapping[str, float] = field(default_factory=lambda: dict(_ratios("measured")), hash=False, repr=False)
 
     def __post_init__(self) -> None:
         if arguments.number("operator_us", self.operator_us) < 0:
@@ -239,9 +235,5 @@ def get(given: "str | Host | Mapping[str, Any]", argument: str = "host") -> Host
         raise ValueError(f"{argument} is {given!r}, {said}: {names}") from None
 
 
-def _rows() -> tuple[Host, ...]:
-    return tuple(Host(**row | {"ratios": _ratios(row["ratios"])}) for row in _file()["host"])
-
-
-ALL: tuple[Host, ...] = _rows()
+ALL: tuple[Host, ...] = tuple(Host(**row | {"ratios": _ratios(row["ratios"])}) for row in _file()["host"])
 DEFAULT = ALL[0]

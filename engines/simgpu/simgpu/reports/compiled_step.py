@@ -92,9 +92,7 @@ class ModelCalls:
     error: str = ""
     _depth: int = 0
     _calls: list[_Call] = field(default_factory=list)
-    _copies: weakref.WeakKeyDictionary[nn.Module, dict[str, nn.Module]] = field(
-        default_factory=weakref.WeakKeyDictionary
-    )
+    _copies: weakref.WeakKeyDictionary[nn.Module, dict[str, Any]] = field(default_factory=weakref.WeakKeyDictionary)
     _found: dict[str, Compiled] = field(default_factory=dict)
 
     def on_forward(self, event: events.Forward) -> None:
@@ -116,7 +114,7 @@ class ModelCalls:
     def _call(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Call:
         copies, modes = self._copies.setdefault(model, {}), str([one.training for one in model.modules()])
         if modes not in copies:
-            copies[modes] = _without_values(model)
+            copies[modes] = copy.deepcopy(model, {id(one): _shape(one) for one in _tensors(model)})
         autocast = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
         how = torch.is_grad_enabled(), autocast
         key = str((id(copies[modes]), tree_map(_like, (args, kwargs)), how))
@@ -201,16 +199,6 @@ def _made(tensor: torch.Tensor, device: torch.device, of: torch.device) -> torch
     return made.requires_grad_(tensor.requires_grad)
 
 
-def _without_values(model: nn.Module) -> nn.Module:
-    """Return a copy of a model, whose tensors are on `meta`."""
-    return copy.deepcopy(model, {id(one): _shape(one) for one in _tensors(model)})
-
-
-def _with_devices(model: nn.Module) -> nn.Module:
-    """Return a copy of such a copy, whose tensors are on their devices again."""
-    return copy.deepcopy(model, {id(one): _placed(one) for one in _tensors(model)})
-
-
 def _placed(value: Any) -> Any:
     device = getattr(value, "simgpu_device", None)
     return _made(value, device, device) if isinstance(device, torch.device) else value
@@ -228,7 +216,8 @@ def _compiled(call: _Call) -> Compiled:
     formats = torch.autocast("cuda", call.autocast or torch.float16, enabled=call.autocast is not None)
     with _elsewhere(), _silent(), inductor.afresh(), torch.set_grad_enabled(call.gradients), formats:
         args, kwargs = tree_map(_placed, call.given)
-        return compiled(_with_devices(call.model), *args, **kwargs)
+        model = copy.deepcopy(call.model, {id(one): _placed(one) for one in _tensors(call.model)})
+        return compiled(model, *args, **kwargs)
 
 
 @contextlib.contextmanager

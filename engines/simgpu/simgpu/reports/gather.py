@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
+from typing import TypeGuard
 
 from simgpu.clock import host_time
 from simgpu.clock.events import FIRST_BATCH, LOADING, Event, Message, Step, Work
@@ -20,7 +21,7 @@ from simgpu.forecasts.whatif import Basis
 from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.reports.forms import Report
-from simgpu.reports.holdings import OWNERS, Held
+from simgpu.reports.holdings import OWNERS
 from simgpu.reports.report import Kernel
 from simgpu.reports.rule import Outcome
 from simgpu.reports.session import EVENTS, TELLING, Recording
@@ -49,7 +50,7 @@ def gather(session: Recording) -> Report:
     owners: dict[str, int] = dict.fromkeys(OWNERS, 0)
     for one in at_peak:
         owners["others" if one.is_data else one.owner] += one.nbytes
-    recorded = [event for event in log.events if not (run.steps > 1 and _is_beginning(event))]
+    recorded = [event for event in log.events if not (run.steps > 1 and _begins_a_loader(event))]
     usual, odd, once_at = _usual(recorded)
     events, first, last = _window(usual)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
@@ -70,7 +71,8 @@ def gather(session: Recording) -> Report:
     own = session.own_work.rows()
     return Report(
         gpu=machine.gpu, gpus=used, capacity=capacity, peak=sum(owners.values()), owners=owners,
-        memory_lines=_memory_lines(at_peak), steps=run.steps, trainings=_trainings(session, machine, step_s),
+        memory_lines=rows(Part(one.line, 0.0, one.nbytes, one.owner) for one in at_peak), steps=run.steps,
+        trainings=_trainings(session, machine, step_s),
         growth=list(session.growth.found), growth_turns=session.growth.turns,
         step_kind=_step_kind(session), recorded=steps, odd=odd, step_time=step_s,
         once=_once(session, recorded, once_at, odd, step_s, machine), own=own,
@@ -83,8 +85,8 @@ def gather(session: Recording) -> Report:
         habits=session.found(Outcome(
             launching=_launching(charged, timeline),
             room=4 * sum(owners.values()) < capacity,
-            doubles=_long(session, events, step_s, _is_double),
-            odd_rows=_long(session, events, step_s, _is_odd),
+            doubles=_long(session, events, step_s, lambda one, _: one.cost.rate == "fp64" and one.phase == "forward"),
+            odd_rows=_long(session, events, step_s, lambda _, bound: bound == "odd rows"),
             step_s=step_s, own={str(Line(*row.parts)): row.seconds for row in own},
         )),
         errors=_errors(session), failure=session.failure,
@@ -129,7 +131,7 @@ def _host(events: list[Event], host: Host, first: int, last: int) -> dict[str, f
     return {part: seconds / (last - first) for part, seconds in parts.items()}
 
 
-def _is_beginning(event: Event) -> bool:
+def _begins_a_loader(event: Event) -> TypeGuard[Work]:
     """Return whether a loader begins, which takes what is done once."""
     return isinstance(event, Work) and event.name == FIRST_BATCH
 
@@ -162,8 +164,7 @@ def _once(session: Recording, recorded: list[Event], line: str, odd: int, step_s
     """Return what is left out of a step, and how long it takes each time: beginnings of loaders, and odd steps."""
     if session.run.steps < 2:
         return []
-    log = session.trainings.first.log
-    began = [event for event in log.events if isinstance(event, Work) and event.name == FIRST_BATCH]
+    began = filter(_begins_a_loader, session.trainings.first.log.events)
     parts = rows(Part(event.line, event.length_ns / 1e9, 0, FIRST_BATCH) for event in began)
     once = [replace(row, seconds=row.seconds / row.count) for row in parts]
     if odd:
@@ -200,11 +201,6 @@ def _step_kind(session: Recording) -> str:
     return f"{session.run.optimizer.name}.step()" if session.run.steps else "the whole run is one step"
 
 
-def _memory_lines(held: list[Held]) -> list[Row]:
-    """Return what each line had allocated of the peak."""
-    return rows(Part(storage.line, 0.0, storage.nbytes, storage.owner) for storage in held)
-
-
 def _long(
     session: Recording, events: list[Event], step_s: float, chosen: Callable[[Queued, str], bool]
 ) -> tuple[str, ...]:
@@ -216,14 +212,6 @@ def _long(
             lines[event.line] += length_ns * chosen(event, bound)
     run_ns = step_s * 1e9 * sum(isinstance(event, Step) for event in events)
     return tuple(line for line, line_ns in lines.items() if line_ns > _WORTH * run_ns)
-
-
-def _is_double(event: Queued, bound: str) -> bool:
-    return event.cost.rate == "fp64" and event.phase == "forward"
-
-
-def _is_odd(event: Queued, bound: str) -> bool:
-    return bound == "odd rows"
 
 
 def _must_read(session: Recording) -> frozenset[tuple[str, int, str]]:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from simgpu.ground import arguments
 from simgpu.ground.units import bytes_text, seconds_text
@@ -74,18 +75,8 @@ def _seconds(text: str) -> float:
     return _number(match[1]) * _SECONDS[match[2]]
 
 
-def _bytes(text: str) -> float:
-    return arguments.size_bytes("the bound of a size", text)
-
-
-def _percent(value: float) -> str:
-    return f"{value:.1%}"
-
-
-def _plain(value: float) -> str:
-    return f"{value:,.3g}"
-
-
+_bytes = partial(arguments.size_bytes, "the bound of a size")
+_percent, _plain = "{:.1%}".format, "{:,.3g}".format
 _MEASURES: dict[str, tuple[Callable[[Values], float], Callable[[str], float], Callable[[float], str]]] = {
     "idle": (lambda report: report.idle, _share, _percent),
     "peak": (lambda report: report.peak, _bytes, bytes_text),

@@ -60,10 +60,10 @@ class Observer:
         self._put_hooks(put)
         self._put_calls(put)
         handles = [
-            register_module_module_registration_hook(self._on_registered),
-            register_module_parameter_registration_hook(self._on_registered),
+            register_module_module_registration_hook(lambda *part: self._seen(events.Registered(*part))),
+            register_module_parameter_registration_hook(lambda *part: self._seen(events.Registered(*part))),
             register_optimizer_step_pre_hook(self._on_update),
-            register_optimizer_step_post_hook(self._on_updated),
+            register_optimizer_step_post_hook(lambda optimizer, *_: self._seen(events.Updated(optimizer))),
         ]
         for handle in handles:
             put.call(handle.remove)
@@ -132,9 +132,7 @@ class Observer:
 
         put.put(handler, run_start_callbacks=run_start_callbacks)
 
-    def _watched(
-        self, plain: Callable[..., Any], before: Look | None = None, after: Callable[..., Event | None] | None = None
-    ) -> Callable[..., Any]:
+    def _watched(self, plain: Callable[..., Any], before: Look | None = None, after: Look | None = None) -> Any:
         """Return `plain` with an event before it, made of the arguments, and one after it, of result and arguments."""
         seen = self._seen
 
@@ -182,14 +180,8 @@ class Observer:
         put.put(nn.Module, __call__=_inlined(__call__, call))
         put.put(_BaseDataLoaderIter, __next__=__next__)
 
-    def _on_registered(self, owner: nn.Module, name: str, part: object) -> None:
-        self._seen(events.Registered(owner, name, part))
-
     def _on_update(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._seen(events.Update(optimizer, _parameters(optimizer), places.has_closure(args, kwargs)))
-
-    def _on_updated(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        self._seen(events.Updated(optimizer))
 
 
 def _is_on_gpu(event: Any) -> bool:
@@ -218,7 +210,7 @@ def asker() -> str:
 
 
 # ---- what is patched --------------------------------------------------------------------------------------------
-def _hooks() -> Iterable[tuple[Any, str, Look | None, Callable[..., Event | None] | None]]:
+def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
     """Yield what is patched, and how its arguments become an event before it runs, or after."""
     backward = torch.autograd
     yield backward, "backward", _backward, lambda *_, **__: events.BackwardEnd()

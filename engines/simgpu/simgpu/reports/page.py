@@ -17,7 +17,7 @@ _OPEN = ("Look at first", "Errors")  # sections; the others are folded
 
 def page(report: Values) -> str:
     """Return a whole page, without any address of another one."""
-    return _template("page").substitute(title=html.escape(_title(report)), content=fragment(report))
+    return _template("page").substitute(title=html.escape(words.answer(report)[0]), content=fragment(report))
 
 
 def fragment(report: Values) -> str:
@@ -57,10 +57,6 @@ def fragment(report: Values) -> str:
 
 def _template(name: str) -> Template:
     return Template((_HERE / f"{name}.html").read_text(encoding="utf-8"))
-
-
-def _title(report: Values) -> str:
-    return words.answer(report)[0]
 
 
 # ---- sections ---------------------------------------------------------------------------------------------------

@@ -44,12 +44,10 @@ class Rules:
 
     def found(self, outcome: Outcome) -> list[Suspect]:
         """Return the remarks on what was seen until now: those on results first, else in the order of the run."""
-        lines = [(code, line) for (code, line), steps in self._program.notes.items() if self._is_habit(code, steps)]
+        noted = self._program.notes.items()
+        lines = [(code, line) for (code, line), steps in noted if self._rules[code].is_habit(len(steps))]
         lines += [(code, line) for code, rule in self._rules.items() for line in rule.late_lines(outcome)]
         codes = {code for code, _ in lines}
         explained = {other for code in codes for other in RULES[code].explains}
         suspects = (self._rules[code].suspect(line, outcome) for code, line in lines if code not in explained)
         return sorted(filter(None, suspects), key=lambda one: one.about != "result")
-
-    def _is_habit(self, code: str, steps: set[int]) -> bool:
-        return self._rules[code].is_habit(len(steps))
