@@ -8,6 +8,7 @@ In a notebook `%explain` explains the last error, `%explain on` each one, under 
 pasted below it. Of an error that it does not know it says so.
 """
 
+import functools
 import html
 import re
 import sys
@@ -22,14 +23,12 @@ from typing import Any
 
 __all__ = ["Caught", "Explanation", "caught", "explain", "names"]
 
-_WIDTH = 92  # letters of a line
-
 
 def _filled(text: str, head: str) -> str:
     """Return `text` behind `head` in lines that a narrow page shows whole; in a longer one it breaks words."""
     indent = " " * len(head)
     return textwrap.fill(
-        text, _WIDTH, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text, 92, initial_indent=head, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
@@ -125,8 +124,7 @@ def _explained(text: str) -> Explanation | None:
     forms = dict.fromkeys((text, re.sub(r"\s+", " ", text), re.sub(r"\n\s*", "", text)))
     for name, pattern, what, why, now in _KNOWN:
         for broken in forms:
-            match = re.search(pattern, broken, re.DOTALL)
-            if match:
+            if match := _compiled(pattern, re.DOTALL).search(broken):
                 parts = {key: value for key, value in match.groupdict().items() if value is not None}
                 return Explanation(name, _fill(what, parts), why, now)
     return None
@@ -193,6 +191,7 @@ def _fill(text: str, parts: dict[str, str]) -> str:
 
 
 _DEVICE = r"(?:cpu|cuda|sim|mps|xpu|meta)(?::\d+)?"
+_compiled = functools.cache(re.compile)  # re itself keeps no more than 512 patterns
 
 
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
