@@ -1,6 +1,8 @@
 """Do graphs and compiled programs run on CUDA's face, and is refused what cannot be?"""
 
 import inspect
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -82,21 +84,33 @@ def test_what_waits_is_refused_in_a_graph(wait):
         assert torch.cuda.is_current_stream_capturing()
         wait(*[x] if wait is not torch.cuda.synchronize else [])
     assert not torch.cuda.is_current_stream_capturing() and x.sum().item() == 2
+    with pytest.raises(RuntimeError, match="Called CUDAGraph::replay without"):
+        graph.replay()
 
 
+@pytest.mark.parametrize("mode", ["global", "thread_local", "relaxed"])
+def test_another_thread_may_wait_in_a_mode_of_threads(mode):
+    x, graph = torch.ones(2, device="cuda"), torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode=mode)
+    with suppress(RuntimeError), ThreadPoolExecutor(1) as pool, graph:
+        x += 1
+        waited = pool.submit(lambda: x.sum().item() and not torch.cuda.is_current_stream_capturing())
+        assert (waited.exception() is None and waited.result()) == (mode != "global")
+
+
+@pytest.mark.filterwarnings("error:The simulated GPU")  # what autograd frees is in the graphs' own memory
 def test_graphed_callables():
     torch.manual_seed(1)
-    layer = nn.Linear(4, 4).cuda()
+    layer = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)).cuda()
     x = torch.randn(3, 4, device="cuda", requires_grad=True)
     expected = layer(x).sum()
     expected.backward()
-    expected, want = expected.detach(), layer.weight.grad.clone()  # a graph of the default stream must not be kept
+    expected, want = expected.detach(), layer[0].weight.grad.clone()  # a graph of the default stream must not be kept
     layer.zero_grad()
     graphed = torch.cuda.make_graphed_callables(layer, (torch.randn(3, 4, device="cuda", requires_grad=True),))
     found = graphed(x).sum()
     found.backward()
     torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(layer.weight.grad, want)
+    torch.testing.assert_close(layer[0].weight.grad, want)
 
 
 def test_programs_that_are_told_to_compile_nothing_run_uncompiled(monkeypatch):
@@ -117,11 +131,6 @@ def event_from_outside(graph, x, side):
         torch.cuda.current_stream().wait_event(event)
 
 
-def stream_from_outside(graph, x, side):
-    with torch.cuda.graph(graph):
-        torch.cuda.current_stream().wait_stream(side)
-
-
 def fork(graph, x, side, join=False):
     with torch.cuda.graph(graph):
         side.wait_stream(torch.cuda.current_stream())
@@ -133,13 +142,17 @@ def fork(graph, x, side, join=False):
     return y
 
 
-def default_stream(graph, x, side):
-    graph.capture_begin()
-
-
 def default_stream_waits(graph, x, side):
     with torch.cuda.graph(graph):
         torch.cuda.default_stream().wait_stream(torch.cuda.current_stream())
+
+
+def another_stream_ends_it(graph, x, side):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin()
+        x + 1
+    with torch.cuda.stream(side):
+        graph.capture_end()
 
 
 def strange_generator(graph, x, side, known=False):
@@ -162,9 +175,15 @@ def captured_event(ask, graph, x, side):
     return y
 
 
+def catches(*_):
+    with suppress(RuntimeError):
+        torch.cuda.synchronize()
+
+
 def captured(call, graph, x, side):
+    event = torch.cuda.Event()
     with torch.cuda.graph(graph):
-        call()
+        call(side, event)
 
 
 ISOLATION = "CUDA error: dependency created on uncaptured work in another stream", "streams of a capture"
@@ -173,18 +192,21 @@ CAPTURED = "operation not permitted on an event last recorded in a capturing str
 
 @pytest.mark.parametrize(("program", "words", "name"), [
     (event_from_outside, *ISOLATION),
-    (stream_from_outside, *ISOLATION),
+    (partial(captured, lambda side, _: torch.cuda.current_stream().wait_stream(side)), *ISOLATION),
     (fork, "CUDA error: capturing stream has unjoined work", "streams of a capture"),
-    (default_stream, "CUDA graphs must be captured on a non-default stream", "default stream in a capture"),
+    (lambda graph, *_: graph.capture_begin(), "captured on a non-default stream", "default stream in a capture"),
     (default_stream_waits, "make the legacy stream depend on a capturing", "default stream in a capture"),
     (strange_generator, "for a CUDA generator not in capture mode", "generator of a capture"),
     (partial(captured_event, lambda first, last: first.query()), *CAPTURED),
     (partial(captured_event, lambda first, last: last.synchronize()), *CAPTURED),
     (partial(captured_event, lambda first, last: first.elapsed_time(last)), *CAPTURED),
     (partial(captured_event, lambda first, last: last.wait()), *CAPTURED),
-    (partial(captured, lambda: torch.cuda.current_stream().query()), "when stream is capturing", "capture of a graph"),
-    (partial(captured, lambda: torch.cuda.empty_cache()), "captures_underway.empty", "memory during a capture"),
-    (partial(captured, lambda: torch.cuda.manual_seed(3)), "only if new seed is the same", "generator of a capture"),
+    (partial(captured, lambda *_: torch.cuda.current_stream().query()), "stream is capturing", "capture of a graph"),
+    (partial(captured, lambda _, event: event.query()), "when stream is capturing", "capture of a graph"),
+    (partial(captured, catches), "due to a previous error during capture", "capture of a graph"),
+    (another_stream_ends_it, "Capture must end on the same stream it began on.", "streams of a capture"),
+    (partial(captured, lambda *_: torch.cuda.empty_cache()), "captures_underway.empty", "memory during a capture"),
+    (partial(captured, lambda *_: torch.cuda.manual_seed(3)), "only if new seed is the same", "generator of a capture"),
 ])  # fmt: skip
 def test_a_capture_refuses_what_reaches_out_of_it_and_it_is_explained(program, words, name):
     with pytest.raises(RuntimeError, match=words) as caught:
@@ -299,6 +321,25 @@ def test_a_checkpoint_in_a_graph_draws_the_same_numbers_again_and_a_new_seed_is_
         assert seen == [one.item() for one in gradient()] and seen[0] == seen[2] and len(set(seen)) == 3
     with pytest.warns(match="The CUDA Graph is empty"), capture(torch.cuda.CUDAGraph()):
         torch.cuda.manual_seed(2)
-    for words, ask in (("already owns", lambda: capture(graph).__enter__()), ("keep_graph=true", graph.instantiate)):
+    for words, ask in (
+        ("already owns", lambda: capture(graph).__enter__()),
+        ("user only when keep_graph=true", graph.instantiate),
+        ("initialized with keep_graph=true", graph.raw_cuda_graph),
+        (r"CUDAGraph::pool\(\) without a preceding", torch.cuda.CUDAGraph().pool),
+        ("or `relaxed`, got lax", lambda: capture(torch.cuda.CUDAGraph(), capture_error_mode="lax").__enter__()),
+    ):
         with pytest.raises(RuntimeError, match=words):
             ask()
+
+
+def test_recurrent_layers_and_inference_are_captured_also_by_the_graph_of_any_accelerator():
+    layer, x, kept = nn.LSTM(4, 4, 2, device="cuda"), torch.zeros(3, 1, 4, device="cuda"), torch.zeros(1, device="cuda")
+    stream, graph = torch.cuda.Stream(), torch.accelerator.Graph() if hasattr(torch.accelerator, "Graph") else None
+    with torch.inference_mode(), stream, graph or torch.cuda.graph(graph := torch.cuda.CUDAGraph()):
+        y = layer(x)[0]
+        kept += y.sum()
+        assert torch.cuda.is_current_stream_capturing()
+    assert kept.item() == 0
+    graph.replay()
+    torch.testing.assert_close(y, layer(x)[0])
+    torch.testing.assert_close(kept[0], y.sum())

@@ -4,6 +4,7 @@ CUDA lets a stream into a capture that waits for an event recorded in it, and no
 Sources: cudaErrorStreamCaptureIsolation and its neighbours in CUDA's documentation of cudaError_t.
 """
 
+import threading
 from collections.abc import Iterable
 from typing import Any, NamedTuple, NoReturn
 
@@ -27,6 +28,7 @@ To fix, either:
   (c) Call torch.autograd.graph.set_override_stale_capture_stream(True) to automatically redirect stale nodes to the \
 capturing stream."""
 _UNJOINED = "capturing stream has unjoined work"
+_BROKEN = "operation failed due to a previous error during capture"
 
 
 class Captured(NamedTuple):
@@ -50,12 +52,26 @@ class Mark(NamedTuple):
 class Capture:
     """Capture of a graph, from the stream in which it began, and those that fork from it."""
 
-    def __init__(self, origin: Stream) -> None:
+    def __init__(self, origin: Stream, mode: str) -> None:
         self.origin, self.work = origin, list[Captured]()
+        self.mode, self.thread, self._is_broken = mode, threading.get_ident(), False
         self.known: dict[Stream, dict[Stream, int]] = {origin: {}}  # by stream: how much work of each came before
         self.generators = set[int]()  # by `_cdata`, that the graph keeps account of
         self.pool: tuple[int, int] = (0, 0)  # its memory's
         self.external: list[tuple[int, Any]] = []  # events that each replay records anew, behind so much work
+
+    def binds(self) -> bool:
+        """Return whether this thread may not wait for a GPU: by the mode (cudaStreamCaptureMode), others may."""
+        return self.mode == "global" or threading.get_ident() == self.thread
+
+    def holds(self, stream: Stream) -> bool:
+        """Return whether this thread's work in `stream` is captured."""
+        return threading.get_ident() == self.thread and stream in self.known
+
+    def fail(self, words: str, more: str = "") -> NoReturn:
+        """Raise the error of CUDA's runtime, after which the capture fails."""
+        self._is_broken = True
+        fail(words, more)
 
     def add(self, stream: Stream, work: Captured) -> None:
         """Note work that a program queues in `stream`."""
@@ -71,15 +87,17 @@ class Capture:
         """Make `stream` wait for an event: join the capture, or join another stream to it. Raises as CUDA does."""
         if mark is None or mark.capture is not self:
             if stream in self.known:
-                fail(_ISOLATION)
+                self.fail(_ISOLATION)
             return
         if stream[1] == 0:
-            fail(_IMPLICIT)
+            self.fail(_IMPLICIT)
         own = self.known.setdefault(stream, {})
         own.update({other: max(count, own.get(other, 0)) for other, count in mark.known.items()})
 
     def end(self) -> None:
-        """Raise where a stream has work that the one of the beginning did not wait for."""
+        """Raise after an error, and where a stream has work that the one of the beginning did not wait for."""
+        if self._is_broken:
+            fail(_BROKEN)
         joined = self.known[self.origin]
         if any(own.get(stream, 0) > joined.get(stream, 0) for stream, own in self.known.items()):
             fail(_UNJOINED)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from simgpu.clock.capture import CAPTURING, Capture, Captured, fail
+from simgpu.clock.capture import CAPTURING, Capture, Captured
 from simgpu.clock.journal import Journal, Queue
 from simgpu.ground import device_kind, places
 from simgpu.ground.nodes import NO_PASS, current_pass
@@ -119,7 +119,7 @@ class Clock(Meter):
     ) -> None:  # fmt: skip
         """Queue a kernel as `kernel` does, whose cost takes `length_ns` at these rates, for what `bound` says."""
         with self.lock:
-            if self.capture is not None:
+            if self.capture is not None and self.capture.binds():
                 work = Captured(index, name, "compute", length_ns, cost, bound)
                 self.capture.add((index, self.streams[index]), work)
                 return
@@ -151,7 +151,7 @@ class Clock(Meter):
         if blocking and asked and self.on_host_wait is not None:
             self.on_host_wait(f"copy {direction}")
         with self.lock:
-            if self.capture is not None:
+            if self.capture is not None and self.capture.binds():
                 self._refuse_while_capturing(blocking)
                 work = Captured(index, direction, direction, length_ns, Cost(0, nbytes), "bus")
                 self.capture.add((index, self.streams[index]), work)
@@ -196,8 +196,8 @@ class Clock(Meter):
         return ends
 
     def _refuse_while_capturing(self, waits: bool = True) -> None:
-        if self.capture is not None and waits:
-            fail(
+        if self.capture is not None and waits and self.capture.binds():
+            self.capture.fail(
                 CAPTURING, "\nThis line makes the host wait for the GPU, or copies from memory that is not pinned. "
                 "A graph holds what the GPU does alone.",
             )  # fmt: skip

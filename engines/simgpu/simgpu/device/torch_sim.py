@@ -38,7 +38,7 @@ class Stream:
     def query(self) -> bool:
         clock = state.world.clock
         if clock.capture is not None and clock.capture.mark((self.index, self.stream_id)) is not None:
-            fail(CAPTURING)
+            clock.capture.fail(CAPTURING)
         clock.report(clock.host_ns)
         done = clock.queue_ns(self.index, self.stream_id) <= clock.host_ns
         if done and clock.races is not None:
@@ -105,6 +105,8 @@ class Event:
     def query(self) -> bool:
         self._refuse_captured()
         clock = state.world.clock
+        if clock.capture is not None and clock.capture.mode != "relaxed" and clock.capture.binds():
+            clock.capture.fail(CAPTURING)
         clock.report(clock.host_ns)
         done = self._ns is None or self._ns <= clock.host_ns
         if done and self._known is not None and clock.races is not None:

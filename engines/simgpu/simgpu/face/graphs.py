@@ -9,7 +9,6 @@ here it stays as it was where the program has freed it, and `replay` says so.
 import gc
 import itertools
 import sys
-import threading
 import warnings
 import weakref
 from typing import Any, NoReturn, TypeAlias
@@ -33,6 +32,10 @@ _DEFAULT_STREAM = (
     "default stream.)"
 )
 _OWNS = "This CUDAGraph instance already owns a captured graph. To capture a new graph, create a new instance."
+_NOT_CAPTURED = " without a preceding successful capture."
+_RAW = "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
+_NO_GRAPH = "a simulated GPU has no graph of CUDA's runtime; simgpu.timeline() shows its kernels"
+_MODES = "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "  # Graph.cpp
 _EMPTY = (  # CUDAGraph::capture_end
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
 )
@@ -44,9 +47,10 @@ _FREED = (
     "Keep the captured tensors, and write new values into them: x.copy_(new)."
 )
 _SETTLED_AT_ONCE = 32  # storages of a capture between two looks at which of them the program has freed
+_OF_GRAPH = -1  # in place of a stream: memory of a graph's pool, which stays there after the program has freed it
 _numbers = itertools.count(1)
-# results that are new; and the call whose end left random numbers as they are before this one, None where it draws none
-_Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor], int | None]
+# results (None: not new), and the call whose end left random numbers as they are before this one (None: it draws none)
+_Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor | None], int | None]
 
 
 class _Recorder(composite.Mode):
@@ -76,10 +80,10 @@ class _Recorder(composite.Mode):
         draws = torch.Tag.nondeterministic_seeded in func.tags
         drawn = self._drawn.get(_numbers_there(), len(self.calls) - 1) if draws else None
         result = func(*args, **kwargs)
-        outputs = [_values(one) for one in tree_leaves(result) if isinstance(one, SimTensor)]
-        new = [one for one in outputs if one.untyped_storage()._cdata not in known]
-        self.new |= {one.untyped_storage()._cdata for one in new}
-        new = [self._own(one) for one in new]
+        outputs = [_values(one) for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
+        new = [None if one.untyped_storage()._cdata in known else one for one in outputs]
+        self.new |= {one.untyped_storage()._cdata for one in new if one is not None}
+        new = [self._own(one) for one in new] if any(one is not None for one in new) else []
         on_gpu = any(isinstance(leaf, SimTensor) for leaf in tree_leaves((args, kwargs, result)))
         if on_gpu and (any(written) or (new and not row_of(func).memory_only)):
             self.calls.append((func, *inner, new, drawn))
@@ -96,7 +100,8 @@ class _Recorder(composite.Mode):
 
     def _hold(self, own: torch.Tensor) -> torch.Tensor:
         key = own.untyped_storage()._cdata
-        if key not in self.held and key not in self.new and key in state.world.memory.live:
+        known = state.world.memory.live.get(key)
+        if key not in self.held and key not in self.new and known is not None and known.stream != _OF_GRAPH:
             self.outside.add(key)
         self.held.setdefault(key, []).append(own)
         return own
@@ -110,9 +115,12 @@ class _Recorder(composite.Mode):
             self.before[storage._cdata] = whole, whole.clone()
 
     def put_back(self) -> None:
-        for whole, values in self.before.values():
-            whole.copy_(values)
+        with torch.inference_mode():
+            for whole, values in self.before.values():
+                whole.copy_(values)
         self.before.clear()
+        for key in self.new & state.world.memory.live.keys():
+            state.world.memory.live[key].stream = _OF_GRAPH
 
 
 def _numbers_there() -> bytes:
@@ -154,14 +162,17 @@ class Graph:
         clock, index = state.world.clock, state.world.current
         if self._work is not None:
             raise RuntimeError(_OWNS)
+        if capture_error_mode not in ("global", "thread_local", "relaxed"):
+            raise RuntimeError(_MODES + capture_error_mode)
         with state.world.lock:
             if clock.capture is not None:
                 raise RuntimeError("a graph is being captured already: end that capture first")
             if clock.streams[index] == 0 and device_kind.kind == "cuda":
                 raise RuntimeError(_DEFAULT_STREAM)
             self._index, self._random = index, torch.get_rng_state()
-            if device_kind.kind == "cuda":
+            if device_kind.kind == "cuda" and torch.is_grad_enabled():
                 _mark_nodes_of_default_stream()
+            if device_kind.kind == "cuda":
                 keys = [(one, index) for one in (0, *self._generators)]
                 self._held.seeds = [_seeds.get(key) or _seeds.setdefault(key, _Seed(index)) for key in keys]
             self._pool = self._pool if pool is None else pool
@@ -169,14 +180,13 @@ class Graph:
             memory.holders.add(self._held)
             if memory.gpus[index].cache is not None:
                 memory.gpus[index].cache.use(self._pool, self._held)
-            clock.capture = Capture((index, clock.streams[index]))
+            clock.capture = Capture((index, clock.streams[index]), capture_error_mode)
             clock.capture.generators |= self._generators
             clock.capture.pool = self._pool
         self._is_checked = check_input_liveness
         self._races, state.world.clock.races = state.world.clock.races, None  # what is captured does not run
         self._recorder = _Recorder(self._held)
         self._recorder.__enter__()
-        _capturing.yes = True
 
     def capture_end(self) -> None:
         """End the capture: tensors that it overwrote have the values from before it.
@@ -188,7 +198,6 @@ class Graph:
             raise RuntimeError("capture_end was called without capture_begin")
         self._recorder.__exit__(None, None, None)
         state.world.clock.races = self._races
-        _capturing.yes = False
         self._recorder.put_back()
         torch.set_rng_state(self._random)
         state.world.clock.capture = None
@@ -197,9 +206,12 @@ class Graph:
         self._recorder = None
         try:
             capture.end()
-        except RuntimeError:
+            if capture.origin != (state.world.current, state.world.clock.streams[state.world.current]):
+                raise RuntimeError("Capture must end on the same stream it began on.")
+        except RuntimeError as error:
             self.reset()
-            raise
+            if error.__context__ is None:  # else what the capture itself raised is told
+                raise
         if not capture.work and sys.exc_info()[0] is None:
             warnings.warn(_EMPTY, stacklevel=2)
 
@@ -225,10 +237,9 @@ class Graph:
     def replay(self) -> None:
         """Repeat the captured work on the same memory."""
         if self._work is None:
-            name = f"{device_kind.title()}Graph"
-            raise RuntimeError(f"Called {name}::replay without a preceding successful capture.")
+            raise RuntimeError(f"Called {device_kind.title()}Graph::replay{_NOT_CAPTURED}")
         self._tell_freed()
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with torch.inference_mode(), torch.autocast("cpu", enabled=False):
             wanted = {call[-1] for call in self._calls}  # a checkpoint goes back to the numbers of an earlier call
             states = {-1: torch.get_rng_state()}
             for number, (function, args, kwargs, outputs, drawn) in enumerate(self._calls):
@@ -237,9 +248,9 @@ class Graph:
                 result = function(*args, **kwargs)
                 if number in wanted:
                     states[number] = torch.get_rng_state()
-                if outputs:
-                    fresh = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)]
-                    for target, tensor in zip(outputs, fresh[-len(outputs) :], strict=True):
+                fresh = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)] if outputs else []
+                for target, tensor in zip(outputs, fresh, strict=True):
+                    if target is not None:
                         target.copy_(tensor)
         ends = state.world.clock.replay(self._index, self._work)
         for place, event in self._external:
@@ -248,11 +259,21 @@ class Graph:
     def enable_debug_mode(self) -> None:
         """Do nothing: the captured work is known anyway."""
 
-    def debug_dump(self, debug_path: str = "") -> NoReturn:
-        """Refuse: a simulated graph is none of CUDA's runtime."""
-        raise NotImplementedError("a simulated GPU has no graph of CUDA's runtime; simgpu.timeline() shows its kernels")
+    def debug_dump(self, debug_path: str = "") -> None:
+        """Write nothing, and say so: a simulated graph is none of CUDA's runtime."""
+        warnings.warn(_NO_GRAPH, stacklevel=2)
 
-    raw_cuda_graph = raw_cuda_graph_exec = get_graph_data = debug_dump
+    def raw_cuda_graph_exec(self) -> NoReturn:
+        """Refuse: a simulated graph is none of CUDA's runtime."""
+        raise NotImplementedError(_NO_GRAPH)
+
+    def raw_cuda_graph(self) -> NoReturn:
+        """Refuse, and say first what CUDA would."""
+        if not self._keeps:
+            raise RuntimeError(_RAW)
+        self.raw_cuda_graph_exec()
+
+    get_graph_data = raw_cuda_graph
 
     def reset(self) -> None:
         """Drop the captured work and release its memory."""
@@ -260,7 +281,25 @@ class Graph:
 
     def pool(self) -> tuple[int, int]:
         """Return the name of the graph's memory, for `capture_begin` of another one."""
+        if self._work is None:
+            raise RuntimeError(f"Called {device_kind.title()}Graph::pool(){_NOT_CAPTURED}")
         return self._pool
+
+
+class _AcceleratorGraph(Graph):
+    """`torch.accelerator.Graph`: a context that captures in the current stream."""
+
+    def __init__(self, keep_graph: bool = False, *, pool: Any = None, capture_error_mode: str = "default") -> None:
+        super().__init__(keep_graph)
+        self.graph_pool, self.capture_error_mode = pool, capture_error_mode
+
+    def __enter__(self) -> None:
+        torch.accelerator.synchronize()
+        torch.accelerator.empty_cache()
+        self.capture_begin(self.graph_pool, self.capture_error_mode.replace("default", "global"))
+
+    def __exit__(self, *error: object) -> None:
+        self.capture_end()
 
 
 class _Seed:
@@ -275,16 +314,10 @@ class _Seed:
 _seeds: weakref.WeakValueDictionary[tuple[int, int], _Seed] = weakref.WeakValueDictionary()
 
 
-class _Capturing(threading.local):
-    yes = False
-
-
-_capturing = _Capturing()
-
-
 def is_capturing() -> bool:
-    """Return whether this thread captures a graph."""
-    return _capturing.yes
+    """Return whether this thread's work in the current stream is captured."""
+    clock, index = state.world.clock, state.world.current
+    return clock.capture is not None and clock.capture.holds((index, clock.streams[index]))
 
 
 def _mark_nodes_of_default_stream() -> None:
@@ -307,6 +340,8 @@ def replace(put: Replacements) -> None:
     own = {f"{device_kind.title()}Graph": Graph, "graph_pool_handle": lambda: (0, next(_numbers))}
     for owner in (module, module.graphs):
         put.put(owner, **own, is_current_stream_capturing=is_capturing)
+    if hasattr(torch.accelerator, "Graph"):  # from PyTorch 2.13 on
+        put.put(torch.accelerator, Graph=_AcceleratorGraph)
     if device_kind.kind == "xpu":
         put.put(torch.xpu.graphs, _xpu_isCurrentStreamCapturing=is_capturing)
         return
