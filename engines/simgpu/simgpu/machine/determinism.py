@@ -32,11 +32,6 @@ class Alert(NamedTuple):
     holds: _Rule = lambda call: True
 
 
-def is_fractional(call: Call) -> bool:
-    dtype = call["dtype"] or call["self"].dtype
-    return dtype.is_floating_point or dtype.is_complex
-
-
 def takes_greatest(call: Call) -> bool:
     """Return whether a call is of `EmbeddingBag(mode="max")`."""
     return call["mode"] == MAX

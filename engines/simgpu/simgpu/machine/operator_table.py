@@ -321,7 +321,6 @@ ROWS: dict[str, Row] = _table(
     _row("repeat_interleave", waits=lambda call: call["output_size"] is None),
     _row("segment_reduce", waits=lambda call: not call["unsafe"]),  # reads the least length (SegmentReduce.cpp)
     # sums whose order changes from run to run
-    _row("cumsum cumsum_", alert=Alert("cumsum_cuda_kernel", determinism.is_fractional)),
     _row("bincount", alert=Alert("_bincount_cuda", lambda call: call["weights"] is not None)),
     _row(
         "median.dim nanmedian.dim",
