@@ -6,9 +6,11 @@ import json
 import linecache
 import os
 import re
+import sys
 import tomllib
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -300,7 +302,7 @@ def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):
     assert "grow" not in said[0].partition("Memory at the peak")[0]
 
 
-def test_work_of_the_first_step_is_no_work_of_each_step():
+def test_work_of_the_first_step_is_no_work_of_each_step(monkeypatch):
     """It has the imports of the program and what they load."""
     work = own_work.OwnWork(lambda: 0)
     work.stop()
@@ -309,6 +311,9 @@ def test_work_of_the_first_step_is_no_work_of_each_step():
         assert len(work.rows()) == lines
     imports = compile("pass", "<frozen importlib._bootstrap>", "exec"), 1
     assert own_work._own_line([imports, (compile("import a", "<ipython-input-1-a>", "exec"), 1)]) == ""
+    code = compile("\npass", "a.py", "exec")
+    monkeypatch.setattr(sys, "_current_frames", lambda: {7: SimpleNamespace(f_code=code, f_lineno=None, f_back=None)})
+    assert own_work._stack(7) == [(code, code.co_firstlineno)], "between two lines a frame has none"
 
 
 FAILS = read_programs("habits")["fails"]

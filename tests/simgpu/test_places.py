@@ -2,6 +2,7 @@
 
 import json
 import linecache
+import os
 import sys
 import types
 from importlib.machinery import ModuleSpec
@@ -44,6 +45,12 @@ def test_a_program_that_lies_among_installed_packages_is_the_readers_while_it_ru
         main.__spec__ = spec
         monkeypatch.setitem(sys.modules, "__main__", main)
         assert places.is_readers(str(program), "work") == mine and not places.is_readers(str(beside), "work")
+
+
+def test_packages_in_a_folder_of_pip_target_are_not_the_readers(tmp_path, monkeypatch):
+    (tmp_path / "made-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert f"{tmp_path}{os.sep}" in places._installed.__wrapped__()
 
 
 def test_functions_of_python_c_are_the_readers_and_generated_methods_are_not():

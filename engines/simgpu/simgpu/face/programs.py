@@ -3,6 +3,7 @@
 import argparse
 import os
 import runpy
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -88,8 +89,13 @@ def _run_in(program: Callable[[command_line.Session], None], wished: command_lin
     command_line.tell_children(wished)
     cpu_fallback.read_environment_late()
     ended: BaseException | None = None
+
+    def finish(error: BaseException | None) -> None:
+        wished.finish(session, error)
+        shutil.rmtree(str(wished.folder), ignore_errors=True)
+
     try:
-        with command_line.ends(lambda error: wished.finish(session, error)):
+        with command_line.ends(finish):
             program(session)
     except (Exception, KeyboardInterrupt, SystemExit) as error:
         ended = error

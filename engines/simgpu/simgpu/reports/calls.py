@@ -35,6 +35,7 @@ class Pass:
     filled: bool = False  # whether that backward pass has left gradients in parameters
     cleared: bool = False  # whether these were cleared before an optimizer's step
     trains: bool = False  # whether a step, of an optimizer or by hand, has used them
+    stepped: bool = False  # whether such a step was one of its own model, however it changes weights
     judged: int = 0  # how often it was looked at
 
     @property

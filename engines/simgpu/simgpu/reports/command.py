@@ -3,6 +3,7 @@
 import argparse
 import atexit
 import json
+import math
 import os
 import signal
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from torch import multiprocessing
@@ -72,8 +74,8 @@ class Wishes:
             report = replace(report, failure=first, errors=[first, *errors] if first else errors, ranks=ranks.steps)
         if report.failure is not None and report.failure.kind == ENDED and not report.steps and not ranks:
             if report.failure.line:  # else no line of it has run, and what was said before says why
-                where = f"at {report.failure.where}, before a first step"
-                print(f"simgpu: no report: the program ended by itself {where}", file=sys.stderr)
+                said = f"the program ended by itself at {report.failure.where}, before a first step"
+                print(f"simgpu: no report: {said}", file=sys.stderr)
             return 0
         written = self._write(report)
         if not report.used:
@@ -112,11 +114,7 @@ def add_options(reads: argparse.ArgumentParser) -> None:
     add("--steps", type=int, help="stop after so many steps (of the first optimizer, or by simgpu.step())")
     add("--data-ms", type=float, help="what a batch of a DataLoader takes (default: what it takes here)")
     add("--shapes", action="store_true", help="propagate shapes only; printed values are meaningless")
-    add(
-        "--compiled",
-        action="store_true",
-        help="also say what a step would take with torch.compile; asking it takes some seconds at the end",
-    )
+    add("--compiled", action="store_true", help="also say what a step would take with torch.compile; takes seconds")
     add("--price", type=float, help="of a GPU an hour, for the cost of --run-steps")
     add("--run-steps", type=int, help="steps of the whole run, for its hours")
     add(
@@ -140,11 +138,8 @@ def wishes(given: argparse.Namespace) -> Wishes:
             raise ValueError(f"{path} cannot be written: there is no folder for it that can be written to")
     if given.against is not None:
         Profile(given.against)  # raises where it is none, before the program runs
-    return Wishes(
-        quiet=given.no_report, steps=given.steps, data_ms=given.data_ms, html=given.report, json=given.json,
-        trace=given.trace, price=given.price, run_steps=given.run_steps, limits=tuple(given.fail_if),
-        shapes=given.shapes, compiled=given.compiled, against=given.against,
-    )  # fmt: skip
+    same = {name: value for name, value in vars(given).items() if name in Wishes.__dataclass_fields__}
+    return Wishes(quiet=given.no_report, html=given.report, limits=tuple(given.fail_if), **same)
 
 
 def tell_children(wished: Wishes) -> None:
@@ -152,25 +147,19 @@ def tell_children(wished: Wishes) -> None:
     os.environ[VARIABLE] = json.dumps(asdict(wished))
 
 
+_ENDING = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
+STUCK_S = 3.0  # so long the main thread may take to heed a signal
+
+
 @contextmanager
 def ends(finish: Callable[[BaseException | None], object]) -> Generator[None]:
     """Let a process that is asked to end, or ends at once, finish its report first.
 
     SIGTERM and SIGHUP, which `timeout`, Slurm and a closed terminal send, raise an interruption as Ctrl-C does, unless
-    the program, or whoever has started it, handles them. `os._exit` and `os.abort` finish it, but for a child process.
+    the program, or whoever has started it, handles them. Python heeds a signal between two instructions: where one
+    operator on the CPU takes longer than that, a thread finishes. `os._exit` and `os.abort` finish, but for a child.
     """
-    put, here, handled = Replacements(), os.getpid(), list[int]()
-
-    def ignore() -> None:
-        for number in handled:  # `timeout` sends its signal twice, to the process and to its group
-            signal.signal(number, signal.SIG_IGN)
-
-    def stopped(number: int, frame: object) -> None:
-        if os.getpid() != here:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        ignore()
-        raise Stopped(signal.Signals(number).name)
+    put, here, signals = Replacements(), os.getpid(), _Signals(finish)
 
     def at_once(plain: Callable[..., Any]) -> Callable[..., Any]:
         def end(*status: int) -> Any:
@@ -182,17 +171,76 @@ def ends(finish: Callable[[BaseException | None], object]) -> Generator[None]:
 
         return end
 
-    if threading.current_thread() is threading.main_thread():
-        known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-        handled += [number for number in known if signal.getsignal(number) is signal.SIG_DFL]
-    for number in handled:
-        signal.signal(number, stopped)
     put.put(os, _exit=at_once(os._exit), abort=at_once(os.abort))
+    put.put(signal, default_int_handler=signals.handler)  # asyncio asks whether Ctrl-C has its usual handler
     try:
         yield
     finally:
         put.undo()
-        ignore()
+        signals.close()
+
+
+class _Signals:
+    """Handlers of the signals that end a process, until they are closed."""
+
+    def __init__(self, finish: Callable[[BaseException | None], object]) -> None:
+        self._finish, self._process, self._exit, self._file = finish, os.getpid(), os._exit, -1
+        self._heeded_s = -math.inf  # when the main thread has last heeded a signal
+        usual: dict[int, Any] = {**dict.fromkeys(_ENDING, signal.SIG_DFL), signal.SIGINT: signal.default_int_handler}
+        in_main = threading.current_thread() is threading.main_thread()
+        self._handled = {number for number, kind in usual.items() if in_main and signal.getsignal(number) is kind}
+        self.handler = self._stop  # one object, which can be compared
+        for number in self._handled:
+            signal.signal(number, self.handler)
+        if self._handled and hasattr(os, "register_at_fork"):
+            reads, self._file = os.pipe()
+            os.set_blocking(self._file, False)
+            signal.set_wakeup_fd(self._file, warn_on_full_buffer=False)
+            os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # its signals are its own affair
+            threading.Thread(target=self._hear, args=(reads,), name="simgpu", daemon=True).start()
+
+    def close(self) -> None:
+        if self._file >= 0 and signal.set_wakeup_fd(-1) == self._file:
+            os.close(self._file)
+        self._ignore()
+        if signal.SIGINT in self._handled and signal.getsignal(signal.SIGINT) is self.handler:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def _ignore(self) -> None:
+        for number in _ENDING & self._handled:  # `timeout` sends its signal to the process and to its group
+            signal.signal(number, signal.SIG_IGN)
+
+    def _stop(self, number: int, frame: object) -> None:
+        """Raise an interruption, between two instructions of the main thread."""
+        if os.getpid() != self._process and number in _ENDING:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self._heeded_s = time.monotonic()
+        if number != signal.SIGINT:
+            self._ignore()
+        raise _interruption(number)
+
+    def _hear(self, file: int) -> None:
+        """Finish in a thread where the main thread does not heed a signal for long."""
+        while number := os.read(file, 1):
+            heard_s = time.monotonic()
+            time.sleep(STUCK_S)
+            if number[0] in self._handled and self._heeded_s < heard_s - 2 * STUCK_S:
+                self._finish(_interruption(number[0]).with_traceback(_running()))
+                sys.stdout.flush()
+                self._exit(128 + number[0])
+
+
+def _interruption(number: int) -> KeyboardInterrupt:
+    return Stopped(signal.Signals(number).name) if number in _ENDING else KeyboardInterrupt()
+
+
+def _running() -> TracebackType | None:
+    """Return what the main thread runs, as a traceback."""
+    trace, frame = None, sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None:
+        trace, frame = TracebackType(trace, frame, frame.f_lasti, frame.f_lineno or 1), frame.f_back
+    return trace
 
 
 class Stopped(KeyboardInterrupt):

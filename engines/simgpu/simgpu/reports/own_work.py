@@ -76,7 +76,7 @@ def _stack(thread: int) -> list[tuple[CodeType, int]]:
     """Return what a thread runs, the innermost first. No frame is kept: it would keep tensors alive."""
     frame, stack = sys._current_frames().get(thread), list[tuple[CodeType, int]]()
     while frame is not None:
-        stack.append((frame.f_code, frame.f_lineno))
+        stack.append((frame.f_code, frame.f_lineno or frame.f_code.co_firstlineno))  # None between two lines
         frame = frame.f_back
     return stack
 

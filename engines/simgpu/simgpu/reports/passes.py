@@ -3,7 +3,7 @@
 import functools
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
@@ -108,14 +108,16 @@ class Passes:
             call.cleared = call.cleared or (call.filled and id(call.given[-1][0]()) in known)
 
     def on_update(self, event: events.Update) -> None:
-        self._step()
+        self._step(event.parameters)
 
     def on_hand_step(self, event: events.HandStep) -> None:
-        self._step()
+        self._step(event.weights)
 
-    def _step(self) -> None:
+    def _step(self, weights: Iterable[torch.Tensor]) -> None:
+        known = set(map(id, weights))
         for call in self._program.passes:
             call.trains = call.trains or (call.filled and not call.cleared)
+            call.stepped = call.stepped or (call.filled and id(call.given[-1][0]()) in known)
 
     # ---- judging ------------------------------------------------------------------------------------------------
     def on_step_end(self, event: events.StepEnd) -> None:
@@ -150,10 +152,13 @@ class Passes:
 def _samples(given: list[torch.Tensor], results: list[torch.Tensor]) -> int:
     """Return the samples that a model got: the rows of its first tensor, 0 if nobody can say.
 
-    A vector of numbers is one sample, unless the result has as many rows.
+    A vector of numbers is one sample, unless the result has as many rows. Where another tensor has as many as the
+    result, and the first has not, it is that one: edges of a graph may come before its nodes.
     """
     if not given or not given[0].dim():
         return 0
-    rows = given[0].shape[0]
+    made = {one.shape[0] for one in results if one.dim()}
+    others = given if given[0].dim() > 1 else []
+    rows = next((one.shape[0] for one in others if one.dim() and one.shape[0] in made), given[0].shape[0])
     is_vector = given[0].dim() == 1 and given[0].is_floating_point()
     return 1 if is_vector and all(one.shape[:1] != (rows,) for one in results) else rows

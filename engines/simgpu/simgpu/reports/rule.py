@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import torch
 
 from simgpu.clock.lines import Line, Row
+from simgpu.ground import places
 from simgpu.ground.nodes import graph_of
 from simgpu.reports.program import Program
 
@@ -117,6 +118,21 @@ class WaitRule(Rule):
     def is_worth(cls, row: Row, step_s: float, epoch_s: float) -> bool:
         """Return whether a line is worth a remark that costs a step of `step_s` and an epoch so many seconds."""
         return row.seconds >= (0.02 if row.count >= 0.5 else SHARE_OF_FEW) * step_s
+
+
+class LossRule(Rule):
+    """A rule on what a loss is given; of an evaluation's loss it says nothing beside that of the training."""
+
+    def begin(self) -> None:
+        self._trained = set[str]()  # lines noted behind a model in training mode
+
+    def note(self, line: str = "") -> None:
+        super().note(line := line or places.place())
+        if not self.program.passes or self.program.passes[-1].training:
+            self._trained.add(line)
+
+    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
+        return super().suspect(line, outcome) if line in self._trained or not self._trained else None
 
 
 SHARE_OF_FEW = 0.05  # of a step, if fewer than half of the steps have the line, such as a value read once an epoch

@@ -176,10 +176,13 @@ class NotDetached(Rule, about="time", often="each step"):
                 self.note(one.line)
         self._left = [one for one in self._left if id(one.weight()) not in known]
 
+    def on_update(self, event: events.Update) -> None:
+        self._left = [one for one in self._left if not any(one.weight() is weight for weight in event.parameters)]
+
     def on_all_judged(self, event: events.AllJudged) -> None:
         self._left = [one for one in [*self._left, *self._leftovers()] if one.is_left]
 
     def _leftovers(self) -> Iterator[_Leftover]:
         """Yield what backward passes have made for the sake of models, by the calls of these since the last step."""
-        calls = (call for call in self.program.passes if call.filled and not call.fed)
+        calls = (call for call in self.program.passes if call.filled and not call.fed and not call.stepped)
         return (_Leftover(call.line, *call.given[-1]) for call in calls)

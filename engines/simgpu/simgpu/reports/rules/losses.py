@@ -9,7 +9,7 @@ from simgpu.device import state
 from simgpu.device.tensor import values_of
 from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
-from simgpu.reports.rule import LOOKED_AT, Rule, made_by
+from simgpu.reports.rule import LOOKED_AT, LossRule, Rule, made_by
 
 
 class LossOfAllPairs(Rule, about="result", often="each step"):
@@ -65,7 +65,7 @@ class PaddingInLoss(Rule, about="result", often="twice"):
             self.note()
 
 
-class ProbabilitiesWithoutLogarithm(Rule, about="result"):
+class ProbabilitiesWithoutLogarithm(LossRule, about="result"):
     """`nll_loss` takes probabilities for their logarithms."""
 
     text = (
@@ -80,7 +80,7 @@ class ProbabilitiesWithoutLogarithm(Rule, about="result"):
             self.note()
 
 
-class SigmoidBeforeLoss(Rule, about="result"):
+class SigmoidBeforeLoss(LossRule, about="result"):
     """A loss that squashes its scores gets the numbers of a sigmoid."""
 
     text = (
@@ -94,7 +94,7 @@ class SigmoidBeforeLoss(Rule, about="result"):
             self.note()
 
 
-class SoftmaxBeforeCrossEntropy(Rule, about="result"):
+class SoftmaxBeforeCrossEntropy(LossRule, about="result"):
     """Softmax is applied twice, and the model learns slowly."""
 
     text = (
