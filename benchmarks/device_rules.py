@@ -108,12 +108,7 @@ def tried(rule: Rule) -> str:
     command = [sys.executable, "-m", "benchmarks.device_rules", "--kind", rule.kind, "--alone", rule.name]
     try:
         done = subprocess.run(
-            command,
-            env={**os.environ, **rule.environment},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
+            command, env=os.environ | rule.environment, capture_output=True, text=True, timeout=LIMIT_S, check=False
         )
     except subprocess.TimeoutExpired:
         return ENDLESS

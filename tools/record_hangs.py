@@ -108,9 +108,7 @@ def _cleaned(dump: dict[str, Any]) -> dict[str, Any]:
 def main(*names: str) -> None:
     """Record the hangs of these names, or all, and write the file."""
     kept = json.loads(flight.DUMPS.read_text(encoding="utf-8")) if names else {}
-    named = {
-        name: record(hang) if not names or name in names else kept[name] for name, hang in flight.programs().items()
-    }
+    named = {one: record(hang) if not names or one in names else kept[one] for one, hang in flight.programs().items()}
     rows = []
     for name, dumps in named.items():
         lines = ",\n  ".join(json.dumps(dump) for dump in dumps)

@@ -160,9 +160,7 @@ def _height(cell: NotebookNode) -> int:
 
 def marks() -> dict[str, list[list[str]]]:
     """Return the slides of each lesson that has some, by its number: for each slide the ids of its cells."""
-    files = {
-        path: ROOT / "gpu_course" / f"lesson{notebooks.number(path)}" / "slides.toml" for path in notebooks.lessons()
-    }
+    files = {path: ROOT / f"gpu_course/lesson{notebooks.number(path)}/slides.toml" for path in notebooks.lessons()}
     texts = {path: file.read_text(encoding="utf-8") for path, file in files.items() if file.is_file()}
     return {notebooks.number(path): tomllib.loads(text)["slides"] for path, text in texts.items()}
 

@@ -238,9 +238,7 @@ def missing(version: str) -> list[tuple[str, Row]]:
 
 def main(words: list[str] | None = None) -> int:
     """Print the names that are gone, or all of them, and return 1 if one is gone that must be there."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tools.torch_contract", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m tools.torch_contract", description=str(__doc__).partition("\n")[0])
     parser.add_argument("--all", action="store_true", help="print every name, not only those that are gone")
     everything = parser.parse_args(words).all
     version = importlib.import_module("torch").__version__

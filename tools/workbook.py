@@ -62,9 +62,7 @@ def _bare(path: Path, drawings: bool = False) -> bytes:
         for cell in notebook["cells"]:
             if cell["cell_type"] == "code":
                 kept = cell["outputs"] if drawings and "drawings.show(" in "".join(cell["source"]) else []
-                unrun = [
-                    {**output, "execution_count": None} if "execution_count" in output else output for output in kept
-                ]
+                unrun = [{**one, "execution_count": None} if "execution_count" in one else one for one in kept]
                 cell.update(outputs=unrun, execution_count=None)
     except (ValueError, KeyError, TypeError):
         return path.read_bytes()

@@ -143,6 +143,7 @@ class Case:
         self._words: set[str] = set()  # of all calls
         self._first: _First | None = None  # the first that can be made again
         self.reference: Callable | None = None  # of the exercise
+        self.mistakes: Callable[[], Iterable[Any]] = tuple  # returns those of the exercise, which are read when asked
         self.left: dict[str, Finding] = {}  # what calls left changed, wrong where nothing else is
         self._returned = Returned(None, ())  # by the last call
 

@@ -285,8 +285,8 @@ class Exercise:
         raise WrongAnswer(self.task, finding if known is None else finding.named(known.name, known.why))
 
     def _tried(self, case: Case) -> None:
-        """Run the check on a case that knows the reference."""
-        case.reference = self.reference
+        """Run the check on a case that knows the reference and the mistakes."""
+        case.reference, case.mistakes = self.reference, lambda: self.mistakes
         self._check(case)
 
     def _fails(self, device: torch.device) -> bool:

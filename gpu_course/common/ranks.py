@@ -8,7 +8,7 @@ import contextlib
 import functools
 import io
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import cloudpickle
@@ -50,13 +50,13 @@ def check_call(case: Case, call: Call, rank: int) -> None:
 
 
 def on_ranks(
-    case: Case, program: Callable, *args: Any, nprocs: int, called: str, known: Iterable[Any] = (),
+    case: Case, program: Callable, *args: Any, nprocs: int, called: str, known: bool = True,
     compiler: bool = False, why: str = "",
 ) -> list[Any]:  # fmt: skip
     """Run `program(call, *args)` on `nprocs` ranks and return what each rank returned.
 
     `call(*arguments)` calls the answer and returns a `Call`; `called` is how messages show it; `args` can be hashed.
-    The exercise's mistakes, `known`, run in one launch, since each takes a while. `compiler` says that
+    The exercise's mistakes, where they are `known`, run in one launch, since each takes a while. `compiler` says that
     DistributedDataParallel is used: it imports torch's compiler, which is not the answer's time. Raises `WrongAnswer`
     when the answer raises on a rank, when ranks wait for ever, and when one dies. `why` is the rule on what ranks hand
     to one collective; it is said where all of them wait in the same one, or gloo has ended one of them.
@@ -65,7 +65,7 @@ def on_ranks(
         raise simgpu.Unavailable(f"{case.task.name} could not be checked: this build of PyTorch has no ranks")
     describe(case, called, nprocs)
     needed = "torch._dynamo" if compiler or _loads_compiler(case.answer) else "torch"
-    mistakes, printed = tuple(mistake.answer for mistake in known), io.StringIO()
+    mistakes, printed = tuple(mistake.answer for mistake in case.mistakes() if known), io.StringIO()
     answers = mistakes if case.answer in mistakes else (case.answer,)
     run = program, answers, args, nprocs, needed, case.task.limit_s
     with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):

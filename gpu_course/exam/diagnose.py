@@ -174,9 +174,7 @@ def why_the_gpu_waits(draw: random.Random) -> Item:
         return sum(record.duration_ns for record in timeline.select(kind)) / 1e6
 
     idle = sum(gap.duration_ns for gap in timeline.gaps()) / 1e6
-    host = sum(
-        record.duration_ns for record in timeline.records if record.row == "host" and record.name == "load a batch"
-    )
+    host = sum(one.duration_ns for one in timeline.records if (one.row, one.name) == ("host", "load a batch"))
     rows = [
         ("time in all", f"{timeline.total_ms:8.3f} ms"), ("GPU computes", f"{timeline.busy_ms():8.3f} ms"),
         ("kernels", f"{len(timeline.select('kernel')):8}"), ("copies to the device", f"{_copies(timeline, 'H2D'):8}"),

@@ -46,9 +46,7 @@ def _(case: Case) -> None:
         usable = _machine(there)
         got = case.call(preference, usable)
         case.fail_if(
-            isinstance(got, str),
-            "returns a string",
-            f"a string has no .type and no .index: return torch.device({got!r})",
+            isinstance(got, str), "returns a string", f"a string has no .type or .index: return torch.device({got!r})"
         )
         where = "one" if expected in there else "no"
         case.fail_if(

@@ -52,9 +52,5 @@ def _(case: Case) -> None:
             got=got,
         )
         case.equal(
-            got,
-            expected,
-            rtol=1e-12,
-            atol=0,
-            why=f"{latency_us / 1e3:g} ms of latency and {bytes_ms:.6g} ms for the bytes",
+            got, expected, rtol=1e-12, atol=0, why=f"{latency_us / 1e3:g} ms of latency, {bytes_ms:.6g} ms of bytes"
         )

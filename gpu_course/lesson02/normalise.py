@@ -59,9 +59,7 @@ def _normalised(case: Case, x: torch.Tensor, device: torch.device) -> None:
     got = case.call(edges.on(x, device))
     counts = case.counts
     case.fail_if(
-        counts.copies_d2h,
-        "copies to the host",
-        f"{counts.bytes_d2h} bytes leave the device, and the host waits for them",
+        counts.copies_d2h, "copies to the host", f"{counts.bytes_d2h} bytes leave the device; the host waits for them"
     )
     case.fail_if(
         counts.host_reads,

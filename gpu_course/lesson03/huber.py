@@ -117,9 +117,7 @@ def _no_branch(case: Case) -> None:
     """Fail where the answer looked at values on the host."""
     counts = case.counts
     case.fail_if(
-        counts.copies_d2h,
-        "copies to the host",
-        f"{counts.bytes_d2h} bytes leave the device, and the host waits for them",
+        counts.copies_d2h, "copies to the host", f"{counts.bytes_d2h} bytes leave the device; the host waits for them"
     )
     reads = counts.host_reads
     masked = sum(counts.by_operator[name] for name in ("index", "index_put", "index_put_", "nonzero", "masked_select"))

@@ -94,10 +94,7 @@ def _two_halves(
         "with non_blocking=True the CPU may compute with values that have not arrived",
     )
     case.equal(
-        detached(got),
-        expected,
-        atol=1e-5,
-        why="second(first(x)), on the device of `second`: the loss is computed there",
+        detached(got), expected, atol=1e-5, why="second(first(x)) on the device of `second`: the loss is computed there"
     )
     case.fail_if(
         any(p.grad is not None for half in halves for p in half.parameters()),

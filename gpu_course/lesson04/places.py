@@ -101,14 +101,10 @@ def _(case: Case) -> None:
             "the number of devices in the dict is the number of places: leave out empty lists",
             got=got,
         )
-        mine, right = (
-            {str(device): sorted(found[device]) for device in sorted(found, key=str)} for found in (got, expected)
-        )
+        mine, right = ({str(one): sorted(found[one]) for one in sorted(found, key=str)} for found in (got, expected))
         case.equal(mine, right, why="every tensor of every module once, by path and attribute, under its device")
 
 
 def _where(model: nn.Module) -> list[torch.device]:
     """Return the device of each plain tensor attribute."""
-    return [
-        value.device for module in model.modules() for value in vars(module).values() if isinstance(value, torch.Tensor)
-    ]
+    return [one.device for module in model.modules() for one in vars(module).values() if isinstance(one, torch.Tensor)]

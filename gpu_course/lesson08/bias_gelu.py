@@ -33,13 +33,8 @@ def bias_gelu(x, bias, out, columns, x_stride, BLOCK: tl.constexpr):
     tl.store(out + row * columns + column, 0.5 * z * (1 + tl.erf(z * 0.70710678)), mask=inside)
 
 
-bias_gelu.exempt(
-    KERNEL, "scalar empty permuted huge tiny zero bfloat16 double whole bool complex default_type second_call unchanged"
-)
-bias_gelu.exempt(
-    "sizes and strides are small numbers above 0, and a factor is any number",
-    "number_zero number_negative number_large limit",
-)
+bias_gelu.exempt(KERNEL, "scalar empty permuted huge tiny zero bfloat16 double whole bool complex default_type")
+bias_gelu.exempt(KERNEL, "numbers second_call unchanged")
 
 
 @bias_gelu.checks

@@ -51,12 +51,7 @@ accumulate.exempt(
 @accumulate.checks
 def _(case: Case) -> None:
     ranks = on_ranks(
-        case,
-        cases.accumulated,
-        nprocs=2,
-        called="accumulate(model, micro-batches, loss_fn)",
-        known=accumulate.mistakes,
-        compiler=True,
+        case, cases.accumulated, nprocs=2, called="accumulate(model, micro-batches, loss_fn)", compiler=True
     )
     for index, count in enumerate(cases.MICRO_BATCHES):
         number = f"{count} micro-batch{'es' if count > 1 else ''}"

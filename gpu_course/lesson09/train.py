@@ -61,7 +61,6 @@ def _(case: Case) -> None:
         cases.trained,
         nprocs=3,
         called=called,
-        known=train.mistakes,
         compiler=True,
         why="every rank must call the same collectives in the same order, and DistributedDataParallel "
         "calls some in backward()",

@@ -130,7 +130,6 @@ def _(case: Case) -> None:
         attended,
         nprocs=n,
         called="split_attention(x, qkv, out, heads)",
-        known=split_attention.mistakes,
         compiler=True,
         why="all ranks must hand tensors of one size to the same collectives, in the same order",
     )

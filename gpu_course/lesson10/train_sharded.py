@@ -135,7 +135,6 @@ def _(case: Case) -> None:
         nprocs=2,
         called="train_sharded(model, mesh, batches)",
         compiler=True,
-        known=train_sharded.mistakes,
         why="a collective needs one size on all ranks, but shards differ by a row: full_tensor() knows",
     )
     for rank, (call, sharded, largest) in enumerate(ranks):

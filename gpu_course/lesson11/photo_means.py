@@ -79,8 +79,6 @@ def _(case: Case) -> None:
         processes = given.log()[1]
         traceback.clear_frames(error.__traceback__ if error else None)  # who holds the loader holds its workers
         case.fail_if(
-            error is None,
-            "swallows errors",
-            "a damaged photograph no longer reaches the caller: repair the cause instead",
+            error is None, "swallows errors", "a damaged photograph no longer reaches the caller: repair the cause"
         )
     case.fail_if(processes != 1, f"reads in {processes} processes, not in 1", chosen)

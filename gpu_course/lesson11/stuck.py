@@ -67,9 +67,7 @@ SETS = shares, _others, _large
 def run(call: Callable) -> dict[str, Any]:
     """Return, on a rank, what the answer returned and the weights that it left, and what it does with an error."""
     models = [linear() for _ in SETS]
-    done = [
-        call(model, batches(dist.get_rank()), modifies="training") for model, batches in zip(models, SETS, strict=True)
-    ]
+    done = [call(model, given(dist.get_rank()), modifies="training") for model, given in zip(models, SETS, strict=True)]
     try:
         call(linear(), [(torch.ones(2, 5), torch.ones(2, 1))], modifies="training")
         swallows = True

@@ -321,14 +321,7 @@ def _same_net(trial: Trial, case: ProgramCase, model: nn.Module, twin: nn.Module
 
 
 def _blame(
-    case: ProgramCase,
-    watch: Watch,
-    flops: int,
-    steps: int,
-    model: nn.Module,
-    optimizer: Any,
-    right: Right,
-    trial: Trial,
+    case: ProgramCase, watch: Watch, flops: int, steps: int, model: nn.Module, optimizer, right: Right, trial: Trial
 ) -> None:
     """Fail with the name of what a program does that trains another way, where it has one."""
     kind, flat = trial.kind, trial.starts.flatten()

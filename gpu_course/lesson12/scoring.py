@@ -270,9 +270,7 @@ def _on_gpu(case: ProgramCase, trial: Trial, spec: str, coarse: bool) -> dict[st
     run = measured(case, trial, spec)
     work = [record.name for record in run.reading.select("kernel")]
     case.fail_if(
-        work,
-        f"works after the clock: {len(work)} kernels run when the weights are read",
-        "train returns when all is done",
+        work, f"works after the clock: {len(work)} kernels run when the weights are read", "train ends when all is done"
     )
     flops = sum(record.flops for record in run.training.select("kernel", "sim:0"))
     case.fail_if(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")

@@ -170,9 +170,7 @@ def _(case: Case) -> None:
             "on the CPU the broken layers give the right result, too",
         )
         others = ", ".join({str(place) for place in maker.called if place not in (cpu, device)})
-        case.fail_if(
-            others, f"calls the layer on {others}, and `device` is {device}", "the caller says on which device"
-        )
+        case.fail_if(others, f"calls the layer on {others}, and `device` is {device}", "the caller says on which")
     for broken, fault in _BROKEN:
         error = case.error_of(_Maker(broken), x, case.device)
         why = "a test must fail before the repair, or nobody knows what it tests"

@@ -66,7 +66,5 @@ def test_only_the_cause_is_right_and_the_others_hear_what_speaks_against_them():
 def test_a_seed_draws_the_same_case_again_and_all_causes_are_drawn(monkeypatch):
     monkeypatch.setattr(alike, "hang", lambda cause, seed: alike.flat(alike.ZERO, seed))  # no ranks for this
     assert str(alike.draw(seed=1)) == str(alike.draw(seed=1))
-    monkeypatch.setattr(
-        alike, "slow", lambda cause, seed: alike.flat(alike.LACKS, seed)
-    )  # nothing is compiled for this
+    monkeypatch.setattr(alike, "slow", lambda cause, seed: alike.flat(alike.LACKS, seed))  # nothing is compiled
     assert {alike.draw(seed).cause for seed in range(30)} == set(alike.FLAT)

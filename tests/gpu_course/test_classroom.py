@@ -115,9 +115,7 @@ def test_a_line_is_read_as_mails_and_chats_deliver_it(line, how):
     delivered = DELIVERED[how](line).split("\n")
     given = ["Hello all,", "here is my line", "", *delivered, "", "Bye; see you at 10:30"]
     made = classroom.gathered(given)
-    assert made.unread == [] and [(person.name, person.code) for person in made.people] == [
-        ("Zoë O'Hara; 100 %", "k3f9")
-    ]
+    assert made.unread == [] and [(one.name, one.code) for one in made.people] == [("Zoë O'Hara; 100 %", "k3f9")]
     person = made.people[0]
     assert {*person.lines} <= {*range(4, 4 + len(delivered))}
     if line is LONG:

@@ -154,9 +154,7 @@ for one in TRIED:
 
 
 def test_three_mistakes_or_wrong_answers_are_stored_of_each_exercise():
-    names = {
-        e: {mistake.name for mistake in e.mistakes} | {row.name for row, _ in e.stored("wrong")} for e in EXERCISES
-    }
+    names = {e: {one.name for one in e.mistakes} | {row.name for row, _ in e.stored("wrong")} for e in EXERCISES}
     assert all(mistake.why for e in EXERCISES for mistake in e.mistakes)
     assert names and [e.name for e, found in names.items() if len(found) < 3] == []
 

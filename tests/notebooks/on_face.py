@@ -129,11 +129,7 @@ def run(number: str, folder: Path, memory: str | None = None, kind: str = "cuda"
     with (folder / "log").open("wb") as log:
         command = [sys.executable, "-u", "-m", "tests.notebooks.on_face", "--inside", str(path), size, str(found), kind]
         subprocess.run(
-            command,
-            cwd=path.parent,
-            env={**os.environ, **environment(folder, ran, kind)},
-            stdout=log,
-            stderr=subprocess.STDOUT,
+            command, cwd=path.parent, env={**os.environ, **environment(folder, ran, kind)}, stdout=log, stderr=log
         )
     seen = json.loads(found.read_text(encoding="utf-8"))
     taken = set(ran.read_text(encoding="utf-8").splitlines())
@@ -181,9 +177,7 @@ def exercises(number: str, kind: str, memory: str | None = None) -> tuple[int, i
         size = memory or MEMORY.get(number, USUAL_MEMORY)
         command = [sys.executable, "-m", "tests.notebooks.on_face", "--examine", number, size, str(found), kind]
         place = environment(ROOT, found, kind) | {"COURSE_PROGRESS": str(found.with_suffix(".progress"))}
-        done = subprocess.run(
-            command, cwd=ROOT, env={**os.environ, **place}, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(command, cwd=ROOT, env=os.environ | place, capture_output=True, text=True, check=False)
         if not found.exists():
             return 0, 0, 0, [done.stderr[-2000:]]
         return tuple(json.loads(found.read_text(encoding="utf-8")))

@@ -226,9 +226,7 @@ def machinery_is_folded(path, notebook):
         imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
         claims = [node for node in nodes if isinstance(node, ast.Assert)]
         assert len(imports) <= 1, f"{cell.id}: {len(imports)} imports stand open"
-        assert len(claims) <= MAX_CLAIMS and all(one.lineno == one.end_lineno for one in claims), (
-            f"{cell.id}: assertions"
-        )
+        assert len(claims) <= MAX_CLAIMS and all(one.lineno == one.end_lineno for one in claims), f"{cell.id}: claims"
         assert not re.search(r"\brecorded\.compare\(|\bplots\.new\(|\.axes\[|_xticks\(", cell.source), (
             f"{cell.id} draws"
         )
@@ -257,7 +255,7 @@ def the_questions_of_an_explorer_are_answered(path, notebook):
     for place, cell in enumerate(cells):
         if re.search(r"\bexplore\(", cell.source):
             near = [
-                one for one in cells[place + 1 : place + 4] if one.id.endswith("-answers") and "assert" in one.source
+                one for one in cells[place + 1 : place + 4] if one.id.endswith("answers") and "assert" in one.source
             ]
             assert near, f"no cell with the id …-answers follows {cell.id}"
 
@@ -374,9 +372,7 @@ def five_cells_show_or_assert_a_claim(path, notebook):
 
 # A gate takes the path of a notebook and its contents, and asserts.
 PYTHON = {*dir(builtins), *(name for kind in (list, dict, str, tuple, set, int, float) for name in dir(kind)), "torch"}
-BROKEN = {
-    one.name: ast.dump(ast.parse(source_of(one.given)).body[0]) for one in catalogue.registry() if one.given is not None
-}
+BROKEN = {one.name: ast.dump(ast.parse(source_of(one.given)).body[0]) for one in catalogue.registry() if one.given}
 REFERENCES = {(exercise.lesson, exercise.name): exercise.reference for exercise in catalogue.registry()}
 SIGNATURE = ["path", "notebook"]
 GATES = [

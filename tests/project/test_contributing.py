@@ -87,7 +87,8 @@ def test_each_command_that_the_guides_show_is_there_with_its_options():
         elif (path := started(command)) is not None:
             assert path.is_file(), f"{page}: {command}"
             text = path.read_text(encoding="utf-8")
-            missing = [word for word in words if word[:2] == "--" and word not in text and f'"{word[2:]}"' not in text]
+            options = [word for word in words if word.startswith("--")]
+            missing = [option for option in options if option not in text and f'"{option[2:]}"' not in text]
             assert missing == [], f"{page}: {command}"
         elif words[0] == "cd":
             assert (notebooks.ROOT / words[1]).is_dir(), f"{page}: {command}"

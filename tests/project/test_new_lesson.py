@@ -75,9 +75,7 @@ def test_a_new_lesson_passes_every_gate_once_it_is_executed_and_takes_a_free_num
 
 def python(copy: Path, *words: str) -> str:
     """Run Python in the copy of the repository, whose packages come first, and return what it printed."""
-    path = os.pathsep.join(
-        [str(copy), *(str(copy / "engines" / name) for name in ("simgpu", "kernelcheck", "ranklaunch"))]
-    )
+    path = os.pathsep.join([str(copy), *(f"{copy}/engines/{name}" for name in ("simgpu", "kernelcheck", "ranklaunch"))])
     environment = {**os.environ, "PYTHONPATH": path, "COURSE_DEVICE": "sim"}
     done = subprocess.run(
         [sys.executable, *words], cwd=copy, env=environment, capture_output=True, text=True, encoding="utf-8"

@@ -115,9 +115,7 @@ def test_workflows_are_valid(tmp_path):
     wrong.write_text(workflows[0].read_text(encoding="utf-8").replace("runs-on:", "runs_on:"), encoding="utf-8")
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", "-o", "json"]
     done = subprocess.run([*command, *workflows, wrong], capture_output=True, text=True)
-    assert {error["filename"] for error in json.loads(done.stdout)["errors"]} == {
-        str(wrong)
-    } and "runs_on" in done.stdout
+    assert {one["filename"] for one in json.loads(done.stdout)["errors"]} == {str(wrong)} and "runs_on" in done.stdout
 
 
 def test_the_workflow_covers_systems_pythons_and_torches():

@@ -60,9 +60,7 @@ def test_a_copy_says_of_its_kernel_what_jupyterlab_would_write_and_that_alone_is
 
 def test_the_settings_of_jupyterlab_are_such_as_its_schemas_know():
     files = [workbook.SETTINGS / "overrides.json", *(workbook.SETTINGS / "overrides.d").glob("*.json")]
-    found = {
-        plugin: set_to for file in files for plugin, set_to in json.loads(file.read_text(encoding="utf-8")).items()
-    }
+    found = {plugin: set_to for file in files for plugin, set_to in json.loads(file.read_bytes()).items()}
     assert len(files) == len(found) == 2
     share = Path(sys.prefix) / "share" / "jupyter"
     schemas = [

@@ -264,8 +264,7 @@ def test_the_command_line_and_the_plugin_ask_for_it(tmp_path):
     lines += [
         "    with torch.cuda.stream(torch.cuda.Stream()):",
         "        x + 1",
-        "if __name__ == '__main__':",
-        "    test_it()",
+        "if __name__ == '__main__': test_it()",
     ]
     program.write_text("\n".join(lines))
     done = children.run("-m", "simgpu", "--races", "error", program)

@@ -46,9 +46,7 @@ def test_a_sensor_that_is_not_there_is_refused_in_a_sentence():
     import pynvml
 
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    with pytest.raises(
-        pynvml.NVMLError, match="no sensor and no driver that nvmlDeviceGetFanSpeed could ask"
-    ) as caught:
+    with pytest.raises(pynvml.NVMLError, match="no sensor and no driver that nvmlDeviceGetFanSpeed could") as caught:
         pynvml.nvmlDeviceGetFanSpeed(handle)
     assert caught.value.value == pynvml.NVML_ERROR_NOT_SUPPORTED
     for ask in (torch.cuda.temperature, torch.cuda.power_draw, torch.cuda.clock_rate, torch.cuda.memory_usage):

@@ -156,9 +156,7 @@ def test_the_error_of_made_up_runs_is_what_it_is_by_definition():
 
 
 def test_rows_by_which_constants_were_chosen_are_in_no_figure():
-    fitted = {
-        name for name in evidence.REGIMES if BAR.where(lambda run, name=name: run.regime == name and run.fitted).runs
-    }
+    fitted = {name for name in evidence.REGIMES if BAR.where(lambda run, of=name: run.fitted and run.regime == of).runs}
     assert {"power", "inference", "memory traffic"} <= fitted
     for name, figure in BAR.figures().items():
         assert figure["runs"] == len(part(regime=name).runs)

@@ -66,9 +66,7 @@ def _finished(file: Path, wait: Callable[[subprocess.Popen[bytes]], object]) -> 
     with (
         file.with_suffix(".out").open("wb") as out,
         file.with_suffix(".err").open("wb") as err,
-        subprocess.Popen(
-            command, env={**os.environ, **HIDDEN}, stdin=subprocess.DEVNULL, stdout=out, stderr=err
-        ) as process,
+        subprocess.Popen(command, env=os.environ | HIDDEN, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as process,
     ):
         try:
             wait(process)

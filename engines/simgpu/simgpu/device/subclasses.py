@@ -45,9 +45,7 @@ class _OfAProgram(SimTensor):
             return result if func in get_default_nowrap_functions() else TORCH._tensor._convert(result, cls._class)
 
     @classmethod
-    def __torch_dispatch__(
-        cls, func: Operator, types: Sequence[type], args: Args = (), kwargs: Kwargs | None = None
-    ) -> Any:
+    def __torch_dispatch__(cls, func: Operator, types: Any, args: Args = (), kwargs: Kwargs | None = None) -> Any:
         """Run an operator while these tensors are `SimTensor`s, as everything behind the dispatcher expects."""
         tensors = [(leaf, type(leaf)) for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, _OfAProgram)]
         for tensor, _ in tensors:

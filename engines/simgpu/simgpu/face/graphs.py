@@ -150,10 +150,7 @@ class Graph:
         self._pool: tuple[int, int] = (next(_numbers), 0)
 
     def capture_begin(
-        self,
-        pool: tuple[int, int] | None = None,
-        capture_error_mode: str = "global",
-        check_input_liveness: bool = False,
+        self, pool: Any = None, capture_error_mode: str = "global", check_input_liveness: bool = False
     ) -> None:
         """Begin to capture the operators of this thread.
 

@@ -48,12 +48,7 @@ def _around(plain: Callable[..., Any], function: Callable[..., Any]) -> Callable
 
 
 def _make(
-    self: Any,
-    plain: Callable[..., None],
-    *args: Any,
-    use_device: str | None = None,
-    use_cpu: bool = True,
-    **kwargs: Any,
+    self: Any, plain: Callable[..., Any], *args: Any, use_device: str | None = None, use_cpu: bool = True, **kwargs: Any
 ) -> None:
     """Ask C++ for the host alone: it would time kernels by events of CUDA or XPU, for which it finds no driver."""
     if kwargs.pop("use_cuda", False):  # as programs of old say it

@@ -4,7 +4,6 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any, TextIO
 
 import torch
@@ -132,9 +131,7 @@ class Face:
     def __enter__(self) -> "Face":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self.session is not None and isinstance(error, Exception):
             self.session.failed(error)
         self.off()

@@ -115,9 +115,7 @@ def what_if(
     """Return the option that `Report.what_if` describes, of a run or of a forecast."""
     ranks = 1 if gpus is None else arguments.whole("gpus", gpus)
     if ranks > 1 and basis.used > 1:
-        raise ValueError(
-            f"gpus is {gpus}, but the program has {basis.used} GPUs already: run it with another number of them"
-        )
+        raise ValueError(f"gpus is {gpus}, but the program has {basis.used} GPUs already: run it with another number")
     own = basis.machine.gpu
     spec = own if gpu is None else priced(gpu)
     if ranks > 1 and not _has_links(spec):

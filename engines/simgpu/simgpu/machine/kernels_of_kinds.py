@@ -67,9 +67,7 @@ def without_kernel(kind: str) -> dict[str, str]:
         return {}
     keys = {name: one.keys | (table[one.delegate].keys if one.delegate else set()) for name, one in table.items()}
     made = {name for name, one in table.items() if one.keys & _MADE_OF_OTHERS or not (one.keys or one.delegate)}
-    missing = {
-        name: named(name) for name in table.keys() - made if keys[name] & {"CPU", "CUDA"} and "MPS" not in keys[name]
-    }
+    missing = {one: named(one) for one in table.keys() - made if keys[one] & {"CPU", "CUDA"} and "MPS" not in keys[one]}
     for name in [name for name in missing if name.partition(".")[0] in _OF_THE_CPU.split()]:
         del missing[name]
     for name, one in table.items():
