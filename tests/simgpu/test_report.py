@@ -16,6 +16,7 @@ from simgpu.clock.player import play
 from simgpu.device import state
 from simgpu.reports import ranks
 from simgpu.reports.limits import limit
+from simgpu.reports.words import nothing_asked
 from tests import children
 from tests.simgpu.simulated import read_programs
 
@@ -515,14 +516,17 @@ def test_passes_that_an_optimizer_calls_are_forward_and_backward():
     assert report.owners["activations"] > 0
 
 
-def test_a_report_for_a_gpu_that_nothing_connects_to_others_asks_for_no_cluster():
+def test_a_report_for_a_gpu_that_nothing_connects_to_others_asks_for_no_cluster_and_no_pinned_memory():
     with simgpu.mps(record=True) as session:
-        model = nn.Linear(4, 4).to("mps")
+        model = nn.Linear(400_000, 4).to("mps")
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(3):
-            model(torch.ones(2, 4, device="mps")).sum().backward()
+        for number in range(3):
+            model(torch.ones(16, 400_000).to("mps", non_blocking=number > 0)).sum().backward()
             optimizer.step()
+            optimizer.zero_grad()
     report = session.report()
+    assert [one.code for one in report.suspects] == ["copies-keep-waiting"]
+    assert "pinned" not in str(report) and "CUDA" not in str(report) and "cuda" not in nothing_asked(report)
     assert "Apple" in str(report) and {option.gpus for option in report.options} == {1}
     with pytest.raises(ValueError, match="nothing connects several of Apple M1"):
         report.what_if(gpus=8)

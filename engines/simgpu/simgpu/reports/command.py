@@ -27,7 +27,7 @@ from simgpu.reports.forms import Report
 from simgpu.reports.gather import Session
 from simgpu.reports.limits import limit
 from simgpu.reports.ranks import Ranks, Record, save_report
-from simgpu.reports.words import NOTHING_ASKED
+from simgpu.reports.words import nothing_asked
 
 VARIABLE = "SIMGPU_REPORT"  # for child processes that are ranks
 BROKEN, UNUSED = 3, 4  # exit statuses with --fail-if: a limit is broken, or nothing was asked of a GPU
@@ -79,7 +79,7 @@ class Wishes:
             return 0
         written = self._write(report)
         if not report.used:
-            print(f"simgpu: no report: {NOTHING_ASKED}", file=sys.stderr)
+            print(f"simgpu: no report: {nothing_asked(report)}", file=sys.stderr)
             return UNUSED if self.limits else int(not written)
         if not self.quiet:
             print(f"\n{report}", file=sys.stderr)

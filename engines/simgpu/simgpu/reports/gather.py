@@ -18,6 +18,7 @@ from simgpu.clock.player import play
 from simgpu.device.timelines import Gap, Timeline
 from simgpu.forecasts.parts import seconds_by_part
 from simgpu.forecasts.whatif import Basis
+from simgpu.ground.device_kind import KINDS
 from simgpu.machine.hosts import Host
 from simgpu.machine.machines import Machine
 from simgpu.reports.forms import Report
@@ -91,10 +92,10 @@ def gather(session: Recording) -> Report:
         )),
         errors=_errors(session), failure=session.failure,
         compiled=None if session.model_calls is None else session.model_calls.step(basis, step_s),
-        evidence=_evidence(session, timeline), has_cuda=session.has_cuda, has_compiled=session.has_compiled,
+        evidence=_evidence(session, timeline), kind=session.kind, has_compiled=session.has_compiled,
         simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
-        asking={Line.of(line).parts: "unpinned" for line in log.unpinned}
+        asking={Line.of(line).parts: "unpinned" for line in log.unpinned if KINDS[session.kind].has_pinned_memory}
         | {Line.of(line).parts: why for line, why in session.reads.asking.items()},
         epochs={Line.of(line).parts: batches for line, batches in session.epochs.items()},
     )  # fmt: skip
@@ -119,7 +120,7 @@ def _trainings(session: Recording, machine: Machine, step_s: float) -> list[Row]
 def _evidence(session: Recording, timeline: Timeline) -> Evidence:
     """Return how far such times were off: the published runs are of CUDA."""
     known = timeline.evidence
-    return known if session.has_cuda else Evidence(known.regime, known.gpu)
+    return known if session.kind == "cuda" else Evidence(known.regime, known.gpu)
 
 
 def _host(events: list[Event], host: Host, first: int, last: int) -> dict[str, float]:

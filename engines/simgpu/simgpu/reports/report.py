@@ -10,6 +10,7 @@ from simgpu.clock.evidence import Evidence
 from simgpu.clock.lines import Error, Line, Row
 from simgpu.forecasts.time_forecast import TimeForecast
 from simgpu.forecasts.whatif import Basis, Option, options, priced, what_if
+from simgpu.ground.device_kind import KINDS
 from simgpu.ground.units import seconds_text
 from simgpu.machine import gpus
 from simgpu.machine.gpus import GPU
@@ -113,7 +114,7 @@ class Values:
     # asks not to wait is "unpinned"
     asking: dict[tuple[str, int, str], str] = field(default_factory=dict, repr=False)
     epochs: dict[tuple[str, int, str], int] = field(default_factory=dict, repr=False)  # batches of a loader, by line
-    has_cuda: bool = True  # whether the program ran on the face of CUDA, whose graphs and published runs count
+    kind: str = "cuda"  # the device that the program asked for: "cuda", "mps" or "xpu"
     has_compiled: bool = False  # whether PyTorch has compiled anything
     price: float | None = None
     run_steps: int | None = None
@@ -138,6 +139,16 @@ class Values:
     def peak_line(self) -> Line | None:
         """The program's own line that had allocated most of what was alive at the peak."""
         return next((row for row in self.memory_lines if row.line), None)
+
+    @property
+    def has_cuda(self) -> bool:
+        """Whether the program ran on the face of CUDA, whose graphs and published runs count."""
+        return self.kind == "cuda"
+
+    @property
+    def pins(self) -> bool:
+        """Whether PyTorch pins memory for this kind of device."""
+        return KINDS[self.kind].has_pinned_memory
 
     @property
     def slowdown(self) -> float:
@@ -178,7 +189,7 @@ class Values:
     def _suspected(self, row: Row) -> Suspect | None:
         """Return the remark on a line that keeps the GPU waiting, None where it costs too little."""
         epoch_s = row.seconds / max(row.count, 1e-9) * self.epochs.get(row.parts, _ENDLESS)
-        asking = self.asking.get(row.parts, "wait")
+        asking = self.asking.get(row.parts, "wait" if self.pins or "to the GPU" not in row.cause else "never pinned")
         for rule in _WAITS:
             advice = rule.advice(row.cause, asking)
             if advice and rule.is_worth(row, self.step_time, epoch_s):
@@ -237,11 +248,12 @@ class Values:
     @cached_property
     def options(self) -> list[Option]:
         """What the report shows: the run itself, other settings on its GPU, and other GPUs."""
-        return [one for one in options(self.what_if, self.gpu.name) if self.has_cuda or one.name != "compiled"]
+        without = ["compiled"] * (not self.has_cuda) + ["pinned copies"] * (not self.pins)
+        return [one for one in options(self.what_if, self.gpu.name) if one.name not in without]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the values as dicts, lists, numbers and text."""
-        left_out = ("basis", "gpu", "evidence", "must_read", "asking", "epochs", "has_cuda")
+        left_out = ("basis", "gpu", "evidence", "must_read", "asking", "epochs", "kind")
         values = {name: _plain(getattr(self, name)) for name in self.__dataclass_fields__ if name not in left_out}
         more = ("used", "fits", "idle", "slowdown", "peak_line", "suspects", "options")
         values |= {name: _plain(getattr(self, name)) for name in more}

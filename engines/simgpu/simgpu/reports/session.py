@@ -80,7 +80,7 @@ class Recording:
         self.epochs: dict[str, int] = {}  # by the line that asks a loader for batches: the most that one has
         self._cut = False  # whether the program was ended after so many steps
         self.world, self.on = state.world, True
-        self.has_cuda = device_kind.kind not in ("mps", "xpu")
+        self.kind = device_kind.kind if device_kind.kind in ("mps", "xpu") else "cuda"
         self._stop_after, self.data_ms, self._progress = stop_after, data_ms, progress
         self.trainings = Trainings(self.log)
         self._told_s = self.run.begun_s

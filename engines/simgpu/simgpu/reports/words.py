@@ -39,23 +39,24 @@ _BY_CLASS = (
     "The program's own Python between two operators takes no time here."
 )
 ENOUGH_TURNS = 8  # steps, or calls of a model: over fewer, that no memory grows says nothing
-NOTHING_ASKED = (
-    "nothing was asked of a GPU in this process. Its models and tensors stayed on the CPU (`.to('cuda')` moves them), "
-    "or processes that it started have them."
-)
-_NOT_SIMULATED = (
-    "CUDA's own part of the memory is off its size. That of other drivers, workspaces of libraries and fragmentation "
-    "are not counted.",
-    "Times come from data sheets and a few constants, not from a measurement on this GPU.",
-)
 
 
 def not_simulated(report: Values) -> tuple[str, ...]:
     """Return what is left out of the times of a report, in sentences."""
+    drivers = "CUDA's own part of the memory is off its size. That of other" if report.has_cuda else "Memory of"
     return (
         _ONLY_LAUNCHES if report.basis.machine.host.only_launches else _BY_CLASS,
         *own_sentence(report),
-        *_NOT_SIMULATED,
+        f"{drivers} drivers, workspaces of libraries and fragmentation are not counted.",
+        "Times come from data sheets and a few constants, not from a measurement on this GPU.",
+    )
+
+
+def nothing_asked(report: Values) -> str:
+    """Say that a program has not used a GPU."""
+    return (
+        "nothing was asked of a GPU in this process. Its models and tensors stayed on the CPU "
+        f"(`.to('{report.kind}')` moves them), or processes that it started have them."
     )
 
 
@@ -83,7 +84,7 @@ def answer(report: Values) -> list[str]:
     step = f"{what} takes {seconds_text(report.step_time)}; the GPU computes {report.busy:.0%} of it"
     step += f", and waits {report.launching:.0%} of it for launches." if report.launching >= 0.05 else "."
     if report.failure is None:
-        return [title, fits, step] if report.used else [title, f"{NOTHING_ASKED[0].upper()}{NOTHING_ASKED[1:]}"]
+        return [title, fits, step] if report.used else [title, f"N{nothing_asked(report)[1:]}"]
     failure = report.failure
     ended = " ".join([_ended(failure), *_done_by_ranks(report)])
     if not report.fits:
@@ -252,7 +253,7 @@ def copies_sentence(report: Values) -> str:
     unpinned = {Line.of(event.line).parts for event in events if not event.pinned and event.nbytes > SMALL_BYTES}
     unpinned -= {suspect.parts for suspect in report.suspects}
     lines = [row.where for row in report.copies if row.parts in unpinned and row.count >= 0.5]
-    if not lines or not report.steps:
+    if not lines or not report.steps or not report.pins:
         return ""
     saved_s = max(report.step_time - report.what_if(pinned=True).step_time, 0.0)
     return (

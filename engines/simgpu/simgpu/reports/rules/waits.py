@@ -34,7 +34,8 @@ class CopiesKeepWaiting(WaitRule):
             )
         if asking == "unpinned":
             return ""
-        return "Copy larger pieces, from pinned memory, with `non_blocking=True`." if "to the GPU" in cause else ""
+        pinned = ", from pinned memory, with `non_blocking=True`" * (asking != "never pinned")
+        return f"Copy larger pieces{pinned}." if "to the GPU" in cause else ""
 
     @classmethod
     def is_worth(cls, row: Row, step_s: float, epoch_s: float) -> bool:
