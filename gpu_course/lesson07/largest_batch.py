@@ -18,7 +18,7 @@ from gpu_course.common.budgets import Floor
         "neighbours.",
         "Catch torch.OutOfMemoryError alone. Try the next size after the except block has ended: only then is memory "
         "free.",
-        "Begin with fits = 0, which needs no try, and fails = limit + 1. While they are no neighbours try the size "
+        "Begin with fits = 0, which needs no try, and fails = limit + 1. While they are not neighbours, try the size "
         "between them: it becomes `fits` after step(size), `fails` in the except block.",
     ),
 )

@@ -18,7 +18,7 @@ triton, tl = kernelcheck.triton()
     where="the CPU, with every access checked",
     hints=(
         "tl.program_id(0) and x_stride are numbers of 32 bits, and so is their product. Where does it end?",
-        "A product of 32-bit numbers is rounded to 32 bits before anything else happens to it: convert a factor, not "
+        "A product of 32-bit numbers is cut to 32 bits before anything else happens to it: convert a factor, not "
         "the product.",
         "row = tl.program_id(0).to(tl.int64) makes every offset that follows one of 64 bits.",
     ),
