@@ -13,7 +13,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from types import FrameType, FunctionType, ModuleType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any, cast
 
 import torch
@@ -28,6 +28,7 @@ _MOST_NODES = 200_000  # of graphs that are walked
 _SEVERAL_CALLS = 6  # of models, from which all is kept
 _SEVERAL = 3  # earlier steps: if the graphs of so many are alive, that is no delay by a step or two
 _ALONE = 1.5  # of the bytes of a value: with more, it keeps others alive
+_DEPTH, _MOST_ITEMS = 5, 10_000  # of lists of lists, in which a value is looked for
 _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and caches
 
 
@@ -120,6 +121,7 @@ class GrowthWatch:
             )
             inner = first and outer.isdisjoint(map(id, first))
             candidates = [one for one, of in tops if inner and of.line != line] + [*first[:1], *second[:1], *third]
+            candidates = [*second[:1] * (len(second) > len(first)), *candidates]
             found = [one for one in candidates if _holder(one) is not None] or [*third, *second]
             held |= {line: found[0]} if found else {}
             plainly |= {line} if second and found[0] is second[0] else set()
@@ -149,13 +151,13 @@ class GrowthWatch:
     def _look(self, bytes_per_step: int) -> list[Growth]:
         """Return the lines that made what keeps memory of earlier steps alive, first that of most values.
 
-        Where no memory grows, that is a value whose graph reaches back over several steps, such as a sum of losses.
+        Where no value of an earlier step is held, that is one with a graph of several steps, such as a sum of losses.
         """
-        kept = _roots(_kept(self._holdings, until=self._holdings.step + (not bytes_per_step)))
-        if not bytes_per_step:
-            kept = self._growing(kept)
-            if not kept:
-                return []
+        now = self._holdings.step
+        tops = _roots(_kept(self._holdings, until=now + 1))
+        kept = [pair for pair in tops if bytes_per_step and pair[1].step < now] or self._growing(tops)
+        if not (kept or bytes_per_step):
+            return []
         lines = Counter(held.line for _, held in kept) if kept else self._lines_of_several_steps()
         turns: dict[str, set[int]] = defaultdict(set)
         for held in self._holdings.made():
@@ -255,7 +257,7 @@ def _holder(tensor: torch.Tensor) -> _Holder | None:
 def _attribute(tensor: torch.Tensor) -> _Holder | None:
     """Return which attribute of the program's objects, wherever they are, refers to a tensor, or to a list of it."""
     values: list[Any] = [tensor]
-    for _ in range(4):  # the tensor, a list of it, a list of lists, the dict of an object
+    for _ in range(_DEPTH):  # the tensor, a list of it, a list of lists, the dict of an object
         containers: list[Any] = []
         for owner in gc.get_referrers(*values):
             code = [one.__code__ for one in vars(type(owner)).values() if isinstance(one, FunctionType)]
@@ -265,7 +267,7 @@ def _attribute(tensor: torch.Tensor) -> _Holder | None:
                     if text:
                         lines = frozenset(line for one in code for _, _, line in one.co_lines())
                         return _Holder(f"self.{name}", text, code[0].co_filename, lines)
-            elif isinstance(owner, list | tuple | deque | dict) and owner is not values:
+            elif isinstance(owner, list | tuple | deque | dict | FunctionType | CellType) and owner is not values:
                 containers.append(owner)
         values = containers
     return None
@@ -282,20 +284,21 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
 
 def _holds(name: str, value: Any, tensor: torch.Tensor) -> str:
     """Return words for a variable that refers to a tensor, "" for another one."""
-    if value is tensor:
-        return name
-    if any(item is tensor for item in _items(value)):
-        return f"{name} (a {type(value).__name__})"
-    if any(inner is tensor for item in _items(value) for inner in _items(item)):
-        return f"{name} (a {type(value).__name__} of lists)"
+    items = [value]
+    for _ in range(_DEPTH):
+        if any(item is tensor for item in items):
+            return name if value is tensor else f"{name} (a {type(value).__name__})"
+        items = [inner for item in items[:_MOST_ITEMS] for inner in _items(item)]
     return ""
 
 
 def _items(value: Any) -> Iterable[Any]:
-    """Return what a list, or a dict, refers to; nothing for other values."""
+    """Return what a list or a dict refers to, or a function by its defaults and its closure; else nothing."""
+    if isinstance(value, FunctionType):
+        return value.__defaults__ or (), value.__closure__ or ()
     if isinstance(value, dict):
         return list(value.values())
-    return list(value) if isinstance(value, list | tuple | deque) else ()
+    return gc.get_referents(value) if isinstance(value, list | tuple | deque | CellType) else ()
 
 
 _ADD = ("append", "extend", "add", "insert", "appendleft", "update", "setdefault")
