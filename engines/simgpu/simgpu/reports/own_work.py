@@ -29,9 +29,9 @@ _ELSEWHERE = (
 
 
 class OwnWork:
-    """Looks at the thread that has made it until `stop`; `asked` grows with what is asked of the GPU."""
+    """Looks at the thread that has made it until `stop`; `asked` tells what was asked of the GPU: work, or to free."""
 
-    def __init__(self, asked: Callable[[], int]) -> None:
+    def __init__(self, asked: Callable[[], object]) -> None:
         self._asked, self._thread = asked, threading.get_ident()
         self._steps: list[dict[str, float]] = [defaultdict(float)]  # seconds of each line, by step
         self._ended = threading.Event()
@@ -63,7 +63,7 @@ class OwnWork:
 
     def _look(self) -> None:
         """Count the time between two looks at the same work: between others the GPU's may have been simulated."""
-        then_s, before, was_own = self._now_s(), -1, False
+        then_s, before, was_own = self._now_s(), None, False
         while not self._ended.wait(EVERY_S):
             now_s, asked = self._now_s(), self._asked()
             line = _own_line(_stack(self._thread)) if asked == before else ""

@@ -99,7 +99,7 @@ class Recording:
             self._put.put(self.world, fail=self._noting(self.world.fail))
             self.growth = GrowthWatch(self.holdings)
             self._observer = Observer(self._put)
-        self.own_work = OwnWork(lambda: self.log.number)
+        self.own_work = OwnWork(lambda: (self.log.number, len(self.world.memory.dead)))
         self._put.put(threading, excepthook=self._telling(threading.excepthook))
         self.program = Program()
         self.reads = Reads(self.program)
