@@ -41,6 +41,7 @@ class Program:
         self.notes: dict[tuple[str, str], set[int]] = defaultdict(set)  # steps in which a rule has noted a line
         self.running: list[nn.Module] = []  # modules whose calls have begun, the outermost first
         self.inputs: object = ()  # of the outermost one
+        self.samples = 0  # that the last model got
         self.passes: list[Pass] = []  # calls of models since the last step, and earlier ones that may still be used
         self.trained = WeakIdKeyDictionary()  # parameters that an optimizer changes, or the program itself
         self.training_lines: set[str] = set()  # that have called models whose results backward passes came through
@@ -104,6 +105,9 @@ class Program:
             del self.running[self.running.index(event.module) :]
         if not self.running:
             self.inputs = ()
+
+    def on_called(self, event: events.Called) -> None:
+        self.samples = event.call.samples
 
     def on_moved(self, event: events.Moved) -> None:
         self.moves[places.place()] += 1

@@ -8,11 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-import torch
-
 from simgpu.clock.lines import Line, Row
 from simgpu.ground import places
-from simgpu.ground.nodes import graph_of
 from simgpu.reports.program import Program
 
 About = Literal["result", "time", "memory"]
@@ -21,7 +18,7 @@ LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
 FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
 SELDOM = 10  # steps, of which one may make a picture or a sample
 _CALL_ALONE = " The same line makes another call that is trained, which has to stay outside."
-_VIEWS = ("ViewBackward", "ReshapeAliasBackward", "UnsafeViewBackward", "SqueezeBackward", "ToCopyBackward")
+_VIEWS = ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "ToCopy", "Unsqueeze", "Expand", "Transpose")
 
 
 @dataclass(frozen=True)
@@ -92,11 +89,15 @@ class Rule:
             return steps >= max(1, self.program.step / SELDOM)
         return steps > (self.often == "twice")
 
+    def said(self, line: str, outcome: Outcome) -> str:
+        """Return what is said of a line that is a habit, "" where it is not worth a remark."""
+        text = (self.program.hand_steps and self.by_hand) or self.text
+        return text + _CALL_ALONE * ("around it" in text and line in self.program.training_lines)
+
     def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
         """Return the remark on a line that is a habit, None where it is not worth making."""
-        text = (self.program.hand_steps and self.by_hand) or self.text
-        text += _CALL_ALONE * ("around it" in text and line in self.program.training_lines)
-        return Suspect(*Line.of(line).parts, text=text, code=self.code, about=self.about)
+        text = self.said(line, outcome)
+        return Suspect(*Line.of(line).parts, text=text, code=self.code, about=self.about) if text else None
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
         """Return lines that only the whole run can tell, beside those that were noted."""
@@ -138,9 +139,10 @@ class LossRule(Rule):
 SHARE_OF_FEW = 0.05  # of a step, if fewer than half of the steps have the line, such as a value read once an epoch
 
 
-def made_by(scores: torch.Tensor) -> str:
-    """Return the name of the operator in the graph that made scores, but for views of them."""
-    node = graph_of(scores)
+def behind_views(node: Any) -> tuple[Any, str]:
+    """Return the node that made what a node of a graph shows, and its name; views keep the first dimension."""
     while node is not None and node.name().startswith(_VIEWS):
+        if 0 in (getattr(node, f"_saved_{name}", None) for name in ("dim", "dim0", "dim1")):
+            break
         node = node.next_functions[0][0]
-    return "" if node is None else node.name()
+    return node, "" if node is None else node.name()

@@ -104,14 +104,10 @@ class MeanDividedAgain(Rule, about="result", often="each step"):
     cure = "leave the division out, or `reduction='sum'`"
 
     def begin(self) -> None:
-        self._samples = 0  # that the last model got
         self._line = ""
 
-    def on_called(self, event: events.Called) -> None:
-        self._samples = event.call.samples
-
     def on_divided(self, event: events.Divided) -> None:
-        if event.divisor == self._samples > 1 and is_mean(event.tensor):
+        if event.divisor == self.program.samples > 1 and is_mean(event.tensor):
             self._line = places.place()
 
     def on_update(self, event: events.Update) -> None:

@@ -44,10 +44,7 @@ class BackwardTwice(Rule, about="result", often="twice"):
 class BackwardUnderAutocast(Rule, about="result"):
     """The backward pass runs under autocast."""
 
-    text = (
-        "The backward pass runs under autocast, which PyTorch advises against. End the `with torch.autocast(…)` block "
-        "after the loss."
-    )
+    text = "The backward pass runs under autocast, which PyTorch advises against. End the `with` block after the loss."
     cure = "end the `with` block after the loss"
 
     def on_backward_end(self, event: events.BackwardEnd) -> None:

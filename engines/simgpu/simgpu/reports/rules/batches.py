@@ -2,13 +2,12 @@
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from simgpu.reports import events
 from simgpu.reports.calls import LOOPED, Pass
-from simgpu.reports.rule import Outcome, Rule, Suspect
+from simgpu.reports.rule import Outcome, Rule
 
 
 class SamplesOneByOne(Rule, about="time", often="each step"):
@@ -55,11 +54,12 @@ class SmallBatch(Rule, about="time", often="each step"):
             if call.batch and largest <= _SMALL and not looped and not whole:
                 self.note(call.line)
 
-    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
-        said = super().suspect(line, outcome)
-        if said is None or outcome.launching < _WORTH or not outcome.room or line != self._first():
-            return None
-        return replace(said, text=said.text.format(launching=f"{outcome.launching:.0%}"))
+    def is_habit(self, steps: int) -> bool:
+        return super().is_habit(steps) or self.program.step == steps > 1  # what two steps show is no chance
+
+    def said(self, line: str, outcome: Outcome) -> str:
+        is_worth = outcome.launching >= _WORTH and outcome.room and line == self._first()
+        return self.text.format(launching=f"{outcome.launching:.0%}") if is_worth else ""
 
     def _first(self) -> str:
         """Return the line that is named for all: the first one that is a habit."""

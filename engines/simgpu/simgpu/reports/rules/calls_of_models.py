@@ -17,10 +17,7 @@ _LARGE_BYTES = 2**20  # of the weights of all heads
 class DropoutInEvaluation(Rule, about="result"):
     """`F.dropout` is not told the mode, and drops in evaluation."""
 
-    text = (
-        "`F.dropout` drops in evaluation too, unless it is told the mode. Add `training=self.training`, or use a layer "
-        "`nn.Dropout`."
-    )
+    text = "`F.dropout` drops in evaluation too. Add `training=self.training`, or use a layer `nn.Dropout`."
     cure = "`training=self.training`, or `nn.Dropout`"
 
     def on_dropout(self, event: events.Dropout) -> None:

@@ -4,13 +4,12 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from simgpu.ground import places
 from simgpu.ground.torch_internals import TORCH
 from simgpu.reports import events
-from simgpu.reports.rule import Outcome, Rule, Suspect
+from simgpu.reports.rule import Outcome, Rule
 
 _OFTEN = 4  # times: one for a first size, one for all sizes, one for a last batch
 _LIMIT = "recompile limit exceeded"
@@ -52,22 +51,20 @@ class CompiledAnew(Rule, about="time"):
         known |= {line for line, sizes in self._recorded.items() if sizes >= _OFTEN}
         return [line for line in dict.fromkeys((*self._lines.values(), *self._recorded)) if line and line in known]
 
-    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
-        said = super().suspect(line, outcome)
+    def said(self, line: str, outcome: Outcome) -> str:
         frames = [frame for frame, at in self._lines.items() if at == line and self._last(frame)]
         frame = max(frames, key=lambda one: self._compiled[one], default="")
         if self._compiled[frame] < _OFTEN:
-            return said and replace(said, text=self.graphs.format(recorded=self._recorded[line]))
+            return self.graphs.format(recorded=self._recorded[line])
         last = self._last(frame)
         guard = re.sub(r"^\d+/\d+: ", "", last.recompile_reason).partition("\n")[0].strip().rstrip(".")
         of_sizes = "size mismatch" in guard or "stride mismatch" in guard
-        text = self.text.format(
+        return self.text.format(
             compiled=self._compiled[frame],
             guard=f"`{guard}`",
             limit=" That is its limit: other calls run uncompiled." * (_LIMIT in str(last.fail_reason)),
             cure=_DYNAMIC if of_sizes else "Keep that the same from call to call.",
         )
-        return said and replace(said, text=text)
 
     def _last(self, frame: str) -> Any:
         """Return what PyTorch tells of the last time that it compiled a frame anew, None where it tells nothing."""

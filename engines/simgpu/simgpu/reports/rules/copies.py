@@ -56,10 +56,7 @@ class MovedInEachStep(Rule, about="time", often="each step"):
 class SavedInEachStep(Rule, about="time", often="each step"):
     """A file is written in each step."""
 
-    text = (
-        "This copies what it saves to the host and writes a file in each step. Save once in an epoch, or every few "
-        "hundred steps."
-    )
+    text = "This writes a file in each step. Save once in an epoch, or every few hundred steps."
     cure = "save once in an epoch, or every few hundred steps"
 
     def begin(self) -> None:

@@ -1,7 +1,7 @@
 """Gradients are computed of a model, or a part of one, that no optimizer trains."""
 
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
@@ -9,7 +9,7 @@ from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 from simgpu.reports import events
 from simgpu.reports.calls import Pass
 from simgpu.reports.program import alive, version
-from simgpu.reports.rule import Outcome, Rule, Suspect
+from simgpu.reports.rule import Outcome, Rule
 
 _WORTH = 0.1  # of a model's numbers
 
@@ -89,10 +89,9 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
         for parameter, left in list(self._left.items()):
             self._left[parameter] = _Left.of(parameter, self.program.step, left.stays)
 
-    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
-        said = super().suspect(line, outcome)
+    def said(self, line: str, outcome: Outcome) -> str:
         numbers, of = self._sizes.get(line, (0, 0))
-        return replace(said, text=self.partly.format(numbers=numbers, of=of)) if said and of else said
+        return self.partly.format(numbers=numbers, of=of) if of else self.text
 
     def _sample(self, call: Pass) -> torch.Tensor | None:
         """Return the first parameter of a model that has a gradient."""

@@ -3,7 +3,7 @@
 import sys
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import FrameType
 
 import torch
@@ -15,7 +15,7 @@ from simgpu.ground import places
 from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
 from simgpu.reports import events
 from simgpu.reports.program import alive, tells_modes_apart
-from simgpu.reports.rule import LOOKED_AT, Outcome, Rule, Suspect
+from simgpu.reports.rule import LOOKED_AT, Outcome, Rule
 
 _MOST_NODES = 2000  # of a graph that a `detach()` cuts off
 _DETACHED = "`detach()` or `.data` cuts off what they have made. Leave it out"
@@ -80,10 +80,10 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
         return {line: None for line, _, _ in self._without.values() if line}
 
-    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
-        said, here = super().suspect(line, outcome), [one for one in self._without.values() if one[0] == line]
+    def said(self, line: str, outcome: Outcome) -> str:
+        here = [one for one in self._without.values() if one[0] == line]
         numbers, steps = sum(one[2] for one in here), max(self.program.updates.values(), default=self.program.step)
-        return said and replace(said, text=self.text.format(numbers=numbers, steps=steps, why=here[0][1]))
+        return self.text.format(numbers=numbers, steps=steps, why=here[0][1])
 
 
 _BETWEEN = ("torch.nn.modules.module", "simgpu.")  # frames between a registration and the reader's line
@@ -94,10 +94,7 @@ class LayerNeverCalled(Rule, about="result"):
     """Nothing calls a layer of the model, in the whole run."""
 
     text = "Nothing has called this layer in the whole run, so it does nothing. Call it in `forward`, or take it out."
-    in_part = (
-        "Nothing has called this layer in the {steps} steps seen. If no later one does, call it in `forward`, or take "
-        "it out."
-    )
+    in_part = "Nothing has called this layer in the {steps} steps seen. If no later one does, call it or take it out."
     cure = "call it in `forward`, or take it out"
 
     def begin(self) -> None:
@@ -158,11 +155,8 @@ class LayerNeverCalled(Rule, about="result"):
     def on_run_end(self, event: events.RunEnd) -> None:
         self._whole = event.whole
 
-    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
-        said = super().suspect(line, outcome)
-        if said is None or self._whole:
-            return said
-        return replace(said, text=self.in_part.format(steps=self.program.step))
+    def said(self, line: str, outcome: Outcome) -> str:
+        return self.text if self._whole else self.in_part.format(steps=self.program.step)
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
         """Return the lines that made layers which nothing has called or used, in models that are trained."""

@@ -70,10 +70,7 @@ class LoaderBegunAnew(Rule, about="time", often="each step"):
 class LoaderBuiltAnew(Rule, about="time"):
     """The DataLoader, and its workers, start again."""
 
-    text = (
-        "This builds the DataLoader anew again and again, and any workers start each time. Build it once, before the "
-        "loop."
-    )
+    text = "This builds the DataLoader again and again; any workers start each time. Build it once, before the loop."
     cure = "build it once, before the loop"
 
     def begin(self) -> None:

@@ -9,7 +9,7 @@ from simgpu.device import state
 from simgpu.device.tensor import values_of
 from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
-from simgpu.reports.rule import LOOKED_AT, LossRule, Rule, made_by
+from simgpu.reports.rule import LOOKED_AT, LossRule, Rule, behind_views
 
 
 class LossOfAllPairs(Rule, about="result", often="each step"):
@@ -21,16 +21,10 @@ class LossOfAllPairs(Rule, about="result", often="each step"):
     )
     cure = "`.squeeze(1)`"
 
-    def begin(self) -> None:
-        self._samples = 0  # that the last model got
-
-    def on_called(self, event: events.Called) -> None:
-        self._samples = event.call.samples
-
     def on_difference(self, event: events.Difference) -> None:
         one, other = event.first, event.second
         result, target = (one, other) if one.requires_grad else (other, one)
-        rows = self._samples
+        rows = self.program.samples
         if graph_of(result) is None or target.requires_grad or rows < 2:
             return
         if {tuple(result.shape), tuple(target.shape)} == {(rows, 1), (rows,)}:
@@ -90,7 +84,7 @@ class SigmoidBeforeLoss(LossRule, about="result"):
     cure = "give the loss the scores"
 
     def on_loss(self, event: events.Loss) -> None:
-        if event.name != "nll_loss" and made_by(event.scores).startswith("SigmoidBackward"):
+        if event.name != "nll_loss" and behind_views(graph_of(event.scores))[1].startswith("SigmoidBackward"):
             self.note()
 
 
@@ -106,7 +100,7 @@ class SoftmaxBeforeCrossEntropy(LossRule, about="result"):
     def on_loss(self, event: events.Loss) -> None:
         if event.name != "cross_entropy":
             return
-        by = made_by(event.scores)
+        _, by = behind_views(graph_of(event.scores))
         looked_at = self.program.step < LOOKED_AT and not by.startswith("SigmoidBackward")
         if by.startswith("SoftmaxBackward") or (looked_at and _are_probabilities(event.scores)):
             self.note()

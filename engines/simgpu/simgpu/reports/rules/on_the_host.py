@@ -1,14 +1,13 @@
 """Rules on what stays on the host."""
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 from torch.utils._pytree import tree_leaves
 
 from simgpu.ground.units import seconds_text
 from simgpu.reports import events, observer
 from simgpu.reports.program import alive
-from simgpu.reports.rule import Outcome, Rule, Suspect
+from simgpu.reports.rule import Outcome, Rule
 
 _WORTH = 0.1  # of a step
 _WORTH_S = 2e-3  # of a step: less cannot be told from what looks at it
@@ -29,10 +28,8 @@ class HostWork(Rule, about="time"):
         worth_s = max(_WORTH * outcome.step_s, _WORTH_S)
         return [line for line, seconds in outcome.own.items() if line and seconds >= worth_s][:1]
 
-    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
-        said = super().suspect(line, outcome)
-        times = {"time": seconds_text(sum(outcome.own.values())), "step": seconds_text(outcome.step_s)}
-        return said and replace(said, text=self.text.format(**times))
+    def said(self, line: str, outcome: Outcome) -> str:
+        return self.text.format(time=seconds_text(sum(outcome.own.values())), step=seconds_text(outcome.step_s))
 
 
 class ModelOnTheCpu(Rule, about="time", often="each step", explains=("host-work", "host-waits")):

@@ -1,15 +1,16 @@
 """Softmax goes over the dimension of the batch, or of positions, and not over that of the classes."""
 
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from simgpu.ground import places
-from simgpu.ground.nodes import graph_of
+from simgpu.ground.nodes import graph_nodes, graph_of
 from simgpu.reports import events
-from simgpu.reports.rule import Outcome, Rule, Suspect
+from simgpu.reports.rule import Outcome, Rule, behind_views
+
+_MOST_NODES = 2000  # of a graph, that are walked
 
 
 class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
@@ -21,16 +22,17 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         "This softmax goes over dimension {over} of its scores, and the loss takes dimension {classes} for that of the "
         "classes. Give both the same: mostly `dim=-1` before a `transpose`."
     )
+    pooled = (
+        "This softmax goes over dimension 0, that of the batch, and its weights are those of a sum over another "
+        "dimension, so that those of a sample do not add up to 1. Name the dimension of that sum."
+    )
     cure = "`dim=-1`"
 
     def begin(self) -> None:
-        self._samples = 0  # that the last model got
         self._line = ""  # of the last softmax over dimension 0
         self._lines: dict[tuple[torch.Size, int], str] = {}  # of the last one of such scores, by their dimension
-        self._wrong: dict[str, tuple[int, int]] = {}  # by line: the dimension, and that of the classes
-
-    def on_called(self, event: events.Called) -> None:
-        self._samples = event.call.samples
+        self._pools: dict[torch.Size, str] = {}  # lines of those over dimension 0 in a model, of a row for each sample
+        self._texts: dict[str, str] = {}  # by line, where it is another one than for most
 
     def on_softmax(self, event: events.Softmax) -> None:
         """Note scores of classes behind the model, or in it of all pairs of positions of each sample."""
@@ -42,6 +44,24 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         is_attention = len(shape) > 2 and shape[-1] == shape[-2] > 1 and rows != shape[-1]
         if is_attention or (len(shape) == 2 and shape[1] > 1 and rows != shape[1] and not self.program.running):
             self.note()
+        elif self.program.running:
+            self._pools[shape] = place
+
+    def on_backward(self, event: events.Backward) -> None:
+        """Note a softmax over the batch that weights a sum over another dimension, as in attention that pools."""
+        nodes = graph_nodes(map(graph_of, event.roots), most=_MOST_NODES) if self._pools else ()
+        for node in nodes:
+            of_sum, factors = node.name() == "SumBackward1", node.name() == "BmmBackward0" and node
+            if of_sum and not any(dim in (0, 2**64 - len(node._saved_self_sym_sizes)) for dim in node._saved_dim):
+                factors = node.next_functions[0][0]
+            for factor, _ in factors.next_functions if factors and factors.name().startswith(("Mul", "Bmm")) else ():
+                weights, name = behind_views(factor)
+                shape = _shape(weights) if name.startswith("Softmax") else None
+                if shape is not None and shape in self._pools and _at(weights, "_saved_dim", len(shape)) == 0:
+                    line = self._pools[shape]
+                    self._texts[line] = self.pooled
+                    self.note(line)
+        self._pools.clear()
 
     def on_loss(self, event: events.Loss) -> None:
         """Note what a loss gets that has one target for each row."""
@@ -71,28 +91,22 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
             elif not node.name().startswith("LogBackward"):
                 return
             node = node.next_functions[0][0]
-        if node is None:
-            return
-        try:
-            shape = getattr(node, "_saved_result", scores).shape
-        except RuntimeError:  # a backward pass has freed it
+        shape = None if node is None else _shape(node, scores)
+        if shape is None:
             return
         over = _at(node, "_saved_dim", len(shape))
         line = self._lines.get((shape, over), "")
         if len(shape) > 2 and over != classes and shape[classes] == count and line:
-            self._wrong[line] = over, classes
+            self._texts[line] = self.other.format(over=over, classes=classes)
             self.note(line)
 
-    def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
-        said, wrong = super().suspect(line, outcome), self._wrong.get(line)
-        return said and (
-            said if wrong is None else replace(said, text=self.other.format(over=wrong[0], classes=wrong[1]))
-        )
+    def said(self, line: str, outcome: Outcome) -> str:
+        return self._texts.get(line, self.text)
 
     def _rows(self) -> int:
         """Return how many samples the model gets that runs, or the last one has got."""
         if not self.program.running:
-            return self._samples
+            return self.program.samples
         first = next((one for one in tree_leaves(self.program.inputs) if isinstance(one, torch.Tensor)), None)
         return first.shape[0] if first is not None and first.dim() else 0
 
@@ -101,3 +115,11 @@ def _at(node: Any, name: str, dims: int) -> int:
     """Return a dimension that a node has saved, from 0; PyTorch shows one from the end as a number below 2**64."""
     saved = getattr(node, name)
     return (saved - 2**64 if saved >= 2**63 else saved) % dims
+
+
+def _shape(node: Any, scores: torch.Tensor | None = None) -> torch.Size | None:
+    """Return the shape of what a softmax has returned, or of scores; None where a backward pass has freed it."""
+    try:
+        return (scores if scores is not None and not hasattr(node, "_saved_result") else node._saved_result).shape
+    except RuntimeError:
+        return None
