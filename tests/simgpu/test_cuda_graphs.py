@@ -343,3 +343,18 @@ def test_recurrent_layers_and_inference_are_captured_also_by_the_graph_of_any_ac
     graph.replay()
     torch.testing.assert_close(y, layer(x)[0])
     torch.testing.assert_close(kept[0], y.sum())
+
+
+def test_generators_share_a_state_that_a_graph_draws_from():
+    own, graph, eager = torch.cuda.default_generators[0], torch.cuda.CUDAGraph(), torch.Generator("cuda").manual_seed(3)
+    first, second = own.graphsafe_get_state(), own.clone_state().manual_seed(3)
+    graph.register_generator_state(second)
+    torch.manual_seed(0)
+    expected = [torch.rand(4, device="cuda", generator=[eager, None][n % 2]) for n in range(4)][2:]
+    torch.manual_seed(0)
+    with torch.cuda.graph(graph):
+        drawn = [torch.rand(4, device="cuda", generator=own.graphsafe_set_state(one)) for one in (second, first)]
+    graph.replay()
+    graph.replay()
+    assert torch.equal(torch.stack(drawn), torch.stack(expected))
+    assert first.get_offset() == own.get_offset() == second.get_offset() == eager.get_offset() == 8

@@ -203,6 +203,6 @@ def _body(text: CudaText, function: Function, of_host: set[str]) -> Iterator[Com
             yield text.refusal(f"{token.text}() is of the host's library, which a kernel cannot use", token.start)
         elif called and token.text in _VECTORS and behind not in ("*", "&", ")"):
             yield text.refusal(f"{token.text} has no constructor: write make_{token.text}(…)", token.start)
-        elif token.text == "cuda" and following == "::":
+        elif token.text == "cuda" and following == "::" and before != "::":  # at::cuda is PyTorch's
             what = f"CUDA's C++ library is not here, and so not cuda::{behind}"
             yield text.refusal(what, token.start)

@@ -45,23 +45,33 @@ class SimGenerator(_Plain):
 
     def __new__(cls, device: Device = "sim") -> "SimGenerator":
         self = super().__new__(cls, "cpu")
-        self._index = device_of(device)
+        self._index, self._shares = device_of(device), None
         self._begin(0)
         # by its address: an operator is given another Python object for the same generator
         _ours[self._cdata] = weakref.ref(self, partial(_ours.pop, self._cdata))
         return self
 
     device = property(lambda self: state.world.devices[self._index])
-    _source = property(lambda self: self)  # what draws
+    owner: Any = property(lambda self: self._shares or self, doc="Generator with the state of this one.")
+    _source: Any = property(lambda self: self.owner)  # what draws
     clone_state = copy.deepcopy
 
+    def graphsafe_get_state(self) -> "SimGenerator":
+        handle = SimGenerator(self.device)
+        handle._shares = self.owner
+        return handle
+
+    def graphsafe_set_state(self, state: "SimGenerator") -> "SimGenerator":
+        self._shares = None if state.owner is self else state.owner
+        return self
+
     def _begin(self, offset: int) -> None:
-        self._offset = offset
-        self._noted: dict[int, torch.Tensor] = {}  # states of the CPU's generator by offset
+        self.owner._offset = offset
+        self.owner._noted = dict[int, torch.Tensor]()  # states of the CPU's generator by offset
 
     def get_state(self) -> torch.Tensor:
         head = self.initial_seed().to_bytes(_SEED_BYTES, sys.byteorder)
-        head += self._offset.to_bytes(_HEAD_BYTES - _SEED_BYTES, sys.byteorder)
+        head += self.owner._offset.to_bytes(_HEAD_BYTES - _SEED_BYTES, sys.byteorder)
         return torch.cat([torch.frombuffer(bytearray(head), dtype=torch.uint8), _Plain.get_state(self._source)])
 
     def set_state(self, new_state: torch.Tensor) -> "SimGenerator":
@@ -101,19 +111,20 @@ class SimGenerator(_Plain):
         return _Plain.initial_seed(self._source)
 
     def get_offset(self) -> int:
-        self._noted[self._offset] = _Plain.get_state(self._source)
-        if len(self._noted) > _MOST_NOTED:
-            del self._noted[next(iter(self._noted))]
-        return self._offset
+        noted, offset = self.owner._noted, self.owner._offset
+        noted[offset] = _Plain.get_state(self._source)
+        if len(noted) > _MOST_NOTED:
+            del noted[next(iter(noted))]
+        return offset
 
     def set_offset(self, offset: int) -> None:
         if offset % _STEP and device_kind.kind != "mps":
             raise RuntimeError("offset must be a multiple of 4")
-        if offset in self._noted:
-            _Plain.set_state(self._source, self._noted[offset])
-        elif offset != self._offset:
+        if offset in self.owner._noted:
+            _Plain.set_state(self._source, self.owner._noted[offset])
+        elif offset != self.owner._offset:
             _Plain.set_state(self._source, _state_at(self.initial_seed(), offset))
-        self._offset = offset
+        self.owner._offset = offset
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SimGenerator, (self.device,), self.get_state()
@@ -124,7 +135,9 @@ class SimGenerator(_Plain):
 class DefaultGenerator(SimGenerator):
     """Default generator of a simulated GPU: the CPU's."""
 
-    _source: Any = property(lambda self: self if device_kind.current.has_own_numbers else torch.default_generator)
+    _source: Any = property(
+        lambda self: self.owner if self._shares or device_kind.current.has_own_numbers else torch.default_generator
+    )
 
     def __new__(cls, device: Device = "sim") -> "DefaultGenerator":
         self = super().__new__(cls, device)
@@ -146,31 +159,37 @@ def _state_at(seed: int, offset: int) -> torch.Tensor:
 
 @contextmanager
 def drawing(generator: Any, index: int) -> Generator[None]:
-    """Inside, operators of the CPU that are given no generator draw from that of GPU `index`, which is another one."""
-    ours = _defaults.get(index) if generator is None and device_kind.current.has_own_numbers else None
-    if ours is None:
+    """Inside, operators of the CPU draw from the state of a generator, or of the GPU's own, if that is another's."""
+    ours = of(generator, index)
+    drawn_from: Any = torch.default_generator if generator is None else generator
+    source: Any = drawn_from if ours is None else ours._source
+    if source._cdata == drawn_from._cdata:
         yield
         return
-    default = torch.default_generator
-    before = default.get_state()
-    default.set_state(_Plain.get_state(ours))
+    before = _Plain.get_state(drawn_from)
+    _Plain.set_state(drawn_from, _Plain.get_state(source))
     try:
         yield
     finally:
-        _Plain.set_state(ours, default.get_state())
-        default.set_state(before)
+        _Plain.set_state(source, _Plain.get_state(drawn_from))
+        _Plain.set_state(drawn_from, before)
+
+
+def of(generator: Any, index: int) -> Any:
+    """Return the generator that an operator is given on GPU `index`, as it was made here; None for one of the CPU."""
+    return _defaults.get(index) if generator is None else _ours.get(generator._cdata, lambda: None)()
 
 
 def advance(generator: Any, index: int, drawn: Any) -> None:
     """Move the offset of a generator, or of the GPU's own where it is None, by what a kernel takes that drew this."""
-    ours = _defaults.get(index) if generator is None else _ours[generator._cdata]()
+    ours = of(generator, index)
     if ours is None or not isinstance(drawn, torch.Tensor) or drawn.numel() == 0:
         return
     gpu, blocks = state.world.clock.machine.gpu, -(-drawn.numel() // _BLOCK)
     if gpu.multiprocessors is not None and gpu.generation.threads is not None:  # both are stated: so many fit
         blocks = min(blocks, gpu.multiprocessors * (gpu.generation.threads // _BLOCK))
     at_once = _BLOCK * blocks * (2 if drawn.dtype is torch.float64 else 4)
-    ours._offset += _STEP * -(-drawn.numel() // at_once)
+    ours.owner._offset += _STEP * -(-drawn.numel() // at_once)
 
 
 class Kind(type):
@@ -200,10 +219,10 @@ def check_generator(generator: Any) -> None:
     being captured does not know (CUDAGeneratorImpl.cpp)."""
     if generator is None:
         return
-    capture, known = state.world.clock.capture, generator._cdata in _ours
-    if capture is not None and known and not isinstance(generator, DefaultGenerator):
-        if generator._cdata not in capture.generators:
+    capture, known = state.world.clock.capture, of(generator, 0)
+    if capture is not None and known is not None and not isinstance(known.owner, DefaultGenerator):
+        if known.owner._cdata not in capture.generators:
             raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
-    elif not known:
+    elif known is None:
         refused = f"Expected a '{device_kind.kind}' device type for generator but found '{generator.device.type}'"
         raise RuntimeError(f"{refused}: use torch.Generator(device='{device_kind.kind}')")

@@ -18,12 +18,13 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from simgpu.accounting.accounts import Held
 from simgpu.clock.capture import OF_DEFAULT_STREAM, Capture, Captured
-from simgpu.device import state
+from simgpu.device import generators, state
+from simgpu.device.generators import DefaultGenerator
 from simgpu.device.tensor import CPU, SimTensor, values_of
 from simgpu.ground import composite, device_kind
 from simgpu.ground.nodes import graph_nodes, graph_of
 from simgpu.ground.replacements import Replacements
-from simgpu.ground.torch_internals import Args, Kwargs, Operator
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 from simgpu.machine.operator_table import row_of
 
 # CUDAGraph::capture_begin in CUDAGraph.cpp
@@ -94,6 +95,9 @@ class _Recorder(composite.Mode):
     def _own(self, value: Any) -> Any:
         """Return a tensor of the graph's own for one of the program's, which may free it."""
         value = _values(value)
+        if isinstance(value, TORCH._C.Generator):
+            known = generators.of(value, 0)
+            return None if known is None or known._source is torch.default_generator else known._source
         if not isinstance(value, torch.Tensor):
             return value
         return self._hold(value.detach())
@@ -143,7 +147,7 @@ class Graph:
         self._recorder: _Recorder | None = None
         self._calls: list[_Call] = []
         self._work: list[Captured] | None = None
-        self._generators: set[int] = set()
+        self._generators: dict[int, Any] = {}
         self._held = Held()
         self._outside: set[int] = set()  # storages from before the capture
         self._is_checked, self._keeps = False, keep_graph
@@ -178,7 +182,9 @@ class Graph:
             if memory.gpus[index].cache is not None:
                 memory.gpus[index].cache.use(self._pool, self._held)
             clock.capture = Capture((index, clock.streams[index]), capture_error_mode)
-            clock.capture.generators |= self._generators
+            clock.capture.generators |= self._generators.keys()
+            known = *self._generators.values(), generators.of(None, index)
+            self._states = [(one, one.get_state()) for one in known if one is not None]
             clock.capture.pool = self._pool
         self._is_checked = check_input_liveness
         self._races, state.world.clock.races = state.world.clock.races, None  # what is captured does not run
@@ -197,6 +203,8 @@ class Graph:
         state.world.clock.races = self._races
         self._recorder.put_back()
         torch.set_rng_state(self._random)
+        for generator, before in self._states:
+            generator.set_state(before)
         state.world.clock.capture = None
         self._work, self._calls, self._outside = capture.work, self._recorder.calls, self._recorder.outside
         self._external = capture.external
@@ -224,7 +232,9 @@ class Graph:
 
     def register_generator_state(self, generator: torch.Generator) -> None:
         """Register a generator, other than the GPU's own, for draws in this graph."""
-        self._generators.add(generator._cdata)  # pyright: ignore[reportAttributeAccessIssue]
+        own: Any = getattr(generator, "owner", generator)
+        if not isinstance(own, DefaultGenerator):  # which each graph knows
+            self._generators[own._cdata] = own
 
     def instantiate(self) -> None:
         """Do nothing: a simulated graph is ready once it is captured. Raises RuntimeError unless it is kept."""
@@ -243,6 +253,8 @@ class Graph:
                 if drawn is not None:
                     torch.set_rng_state(states[drawn])
                 result = function(*args, **kwargs)
+                if drawn is not None:
+                    generators.advance(kwargs.get("generator"), self._index, next(iter(tree_leaves(result)), None))
                 if number in wanted:
                     states[number] = torch.get_rng_state()
                 fresh = [one for one in tree_leaves(result) if isinstance(one, torch.Tensor)] if outputs else []
