@@ -82,11 +82,8 @@ def _gradients(model: nn.Module) -> dict[str, torch.Tensor | None]:
 def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
     """Check the gradients of one model; `ranks` holds what `averaged` returned of it on each rank."""
     for rank, seen in enumerate(ranks):
-        case.fail_if(
-            seen["weights"],
-            "changes the parameters",
-            "average parameter.grad; it is the optimizer that changes the parameters, later",
-        )
+        why = "average parameter.grad; it is the optimizer that changes the parameters, later"
+        case.fail_if(seen["weights"], "changes the parameters", why)
         check_call(case, seen["call"], rank)
         for name, got in seen["after"].items():
             given = [one["before"][name] for one in ranks if one["before"][name] is not None]
@@ -96,16 +93,10 @@ def check_average(case: Case, ranks: list[dict[str, Any]]) -> None:
                 rtol, atol = (1e-12, 1e-14) if given[0].dtype == torch.float64 else (1e-4, 1e-6)
                 case.equal(got, sum(given) / len(ranks), rtol=rtol, atol=atol, why=f"this is {what}")
             else:
-                case.fail_if(
-                    got is not None,
-                    f"gives the frozen {name} a gradient",
-                    "requires_grad is False: an optimizer with weight decay would now change it",
-                )
+                why = "requires_grad is False: an optimizer with weight decay would now change it"
+                case.fail_if(got is not None, f"gives the frozen {name} a gradient", why)
         size = sum(gradient.nbytes for gradient in seen["after"].values() if gradient is not None)
         sent, name = max([(sent, name) for name, sent in seen["call"].counts.collective_bytes.items()] + [(0, "")])
-        case.fail_if(
-            sent > size + _MORE,
-            f"{name} takes {sent:,} bytes of gradients that have {size:,}",
-            "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are larger",
-        )
+        why = "each gradient travels once: model.parameters() gives a shared parameter once, and pickles are larger"
+        case.fail_if(sent > size + _MORE, f"{name} takes {sent:,} bytes of gradients that have {size:,}", why)
         case.fail_if(seen["unfrozen"], "changes requires_grad of the frozen parameters", "they stay frozen later too")

@@ -40,9 +40,8 @@ def launch_tiles(case: Case, grid: tuple[int, ...], *args: Any, out: int) -> tup
     """Do the same with a kernel in cuTile, whose front end is there."""
     import cuda.tile as ct
 
-    case.fail_if(
-        isinstance(case.answer, ct.kernel), "stands under @ct.kernel", "leave that line out: the check adds it"
-    )
+    why = "leave that line out: the check adds it"
+    case.fail_if(isinstance(case.answer, ct.kernel), "stands under @ct.kernel", why)
 
     def run(kernel: Callable, *launched: Any) -> kernelcheck.TritonReport:
         try:
@@ -76,9 +75,8 @@ def _left(
     written = [name for name, traffic in report.by_array.items() if traffic.stored_bytes]
     others = [name for name in written if name not in asked]
     shown = " and ".join(f"`{name}`" for name in asked)
-    case.fail_if(
-        others, f"writes to {' and '.join(others)}", f"{shown} alone {'is' if len(asked) == 1 else 'are'} asked for"
-    )
+    why = f"{shown} alone {'is' if len(asked) == 1 else 'are'} asked for"
+    case.fail_if(others, f"writes to {' and '.join(others)}", why)
     missing = [name for name in asked if name not in written]
     why = f"a kernel returns nothing: {storing} writes its result"
     case.fail_if(missing, f"stores nothing to {' and '.join(missing)}", why)

@@ -43,11 +43,8 @@ def unchanged(case: Case, before: dict[str, Any], model: nn.Module, why: str) ->
 def is_a_module(case: Case, made: Any) -> None:
     """Fail unless a class of the answer made a module, with the tables of one."""
     case.fail_if(not isinstance(made, nn.Module), f"makes a {type(made).__name__}, not a module")
-    case.fail_if(
-        "_parameters" not in vars(made),
-        "does not call super().__init__()",
-        "nn.Module makes its tables of parameters and buffers there: it is the first line of __init__",
-    )
+    why = "nn.Module makes its tables of parameters and buffers there: it is the first line of __init__"
+    case.fail_if("_parameters" not in vars(made), "does not call super().__init__()", why)
 
 
 def same_parameters(case: Case, model: nn.Module, twin: nn.Module) -> None:

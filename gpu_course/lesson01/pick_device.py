@@ -45,23 +45,14 @@ def _(case: Case) -> None:
     ):
         usable = _machine(there)
         got = case.call(preference, usable)
-        case.fail_if(
-            isinstance(got, str), "returns a string", f"a string has no .type or .index: return torch.device({got!r})"
-        )
+        why = f"a string has no .type or .index: return torch.device({got!r})"
+        case.fail_if(isinstance(got, str), "returns a string", why)
         where = "one" if expected in there else "no"
-        case.fail_if(
-            got is None,
-            f"returns nothing where {where} kind is usable",
-            "with device=None a tensor lands on the default device, without a word",
-        )
+        why = "with device=None a tensor lands on the default device, without a word"
+        case.fail_if(got is None, f"returns nothing where {where} kind is usable", why)
         wrong = isinstance(got, torch.device) and got != torch.device(expected)
-        case.fail_if(
-            wrong and not usable.asked,
-            "never asks `usable`",
-            "a GPU can be available and fail at every kernel; `usable` has tried it",
-            expected=torch.device(expected),
-            got=got,
-        )
+        why = "a GPU can be available and fail at every kernel; `usable` has tried it"
+        case.fail_if(wrong and not usable.asked, "never asks `usable`", why, expected=torch.device(expected), got=got)
         case.equal(got, torch.device(expected), why="the first kind in `preference` that is usable, else the CPU")
 
 

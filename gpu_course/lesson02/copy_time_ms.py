@@ -44,13 +44,7 @@ def _(case: Case) -> None:
         bytes_ms = torch.empty(shape, dtype=dtype, device="meta").nbytes / bandwidth_gbps / 1e6
         expected = latency_us / 1e3 + bytes_ms
         rounded = isinstance(got, float) and any(0 != got == round(expected, n) != expected for n in range(6))
-        case.fail_if(
-            rounded,
-            "rounds the time",
-            "the caller adds up thousands of small copies: return what you computed",
-            expected=expected,
-            got=got,
-        )
-        case.equal(
-            got, expected, rtol=1e-12, atol=0, why=f"{latency_us / 1e3:g} ms of latency, {bytes_ms:.6g} ms of bytes"
-        )
+        why = "the caller adds up thousands of small copies: return what you computed"
+        case.fail_if(rounded, "rounds the time", why, expected=expected, got=got)
+        why = f"{latency_us / 1e3:g} ms of latency, {bytes_ms:.6g} ms of bytes"
+        case.equal(got, expected, rtol=1e-12, atol=0, why=why)

@@ -40,19 +40,12 @@ def _(case: Case) -> None:
     for device, pieces in (*rows, (case.device, ugly), (case.device, ugly[::-1])):
         lengths = [len(piece) for piece in pieces]
         got = case.call(pieces, device)
-        case.fail_if(
-            isinstance(got, torch.Tensor),
-            "returns one tensor, not a list",
-            "the caller wants the pieces back: tensor.split(lengths) gives views",
-            got=got,
-        )
+        why = "the caller wants the pieces back: tensor.split(lengths) gives views"
+        case.fail_if(isinstance(got, torch.Tensor), "returns one tensor, not a list", why, got=got)
         case.fail_if(type(got) is tuple, "returns a tuple, not a list", "split gives a tuple: list(…) makes the list")
         copies, back = case.counts.copies_h2d, case.counts.copies_d2h + case.counts.host_reads
-        case.fail_if(
-            len(lengths) > 2 and copies >= len(lengths) - lengths.count(0),
-            "copies each piece",
-            f"{copies} copies pay the latency {copies} times: join the pieces first, then copy once",
-        )
+        why = f"{copies} copies pay the latency {copies} times: join the pieces first, then copy once"
+        case.fail_if(len(lengths) > 2 and copies >= len(lengths) - lengths.count(0), "copies each piece", why)
         case.equal(got, [piece.to(device) for piece in pieces])
         case.budget("copies from the host", copies, 1, "each pays the latency again")
         case.budget("reads or copies back to the host", back, 0, "the lengths are known on the host already")

@@ -49,28 +49,14 @@ def _(case: Case) -> None:
         points = edges.on(points, device)
         got = case.call(points, query)
         sent, read = case.counts.bytes_d2h, case.counts.host_reads
-        case.fail_if(
-            sent >= points.nbytes,
-            "moves the large tensor instead of the small one",
-            f"{sent} bytes travelled for `points`; `query` has {query.nbytes}",
-        )
-        case.fail_if(
-            isinstance(got, int | float),
-            "returns a Python number",
-            "to read it, the host waits for the device; the next operation there could use it at once",
-            got=got,
-        )
+        why = f"{sent} bytes travelled for `points`; `query` has {query.nbytes}"
+        case.fail_if(sent >= points.nbytes, "moves the large tensor instead of the small one", why)
+        why = "to read it, the host waits for the device; the next operation there could use it at once"
+        case.fail_if(isinstance(got, int | float), "returns a Python number", why, got=got)
         row = isinstance(got, torch.Tensor) and got.is_floating_point() and got.shape == query.shape
-        case.fail_if(
-            row,
-            "returns the row, not its index",
-            "the index is asked for; to take the row by it, the host reads it and waits",
-            got=got,
-        )
-        case.fail_if(
-            sent or read,
-            "brings values back to the host",
-            "the host must then wait for the device; nothing here needs to be read",
-        )
+        why = "the index is asked for; to take the row by it, the host reads it and waits"
+        case.fail_if(row, "returns the row, not its index", why, got=got)
+        why = "the host must then wait for the device; nothing here needs to be read"
+        case.fail_if(sent or read, "brings values back to the host", why)
         expected = ((points.cpu() - query) ** 2).sum(dim=1).argmin().to(device)
         case.equal(got, expected, why="the index, on the device of `points`, by the sum of squared differences")

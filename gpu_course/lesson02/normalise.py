@@ -58,24 +58,17 @@ def _(case: Case) -> None:
 def _normalised(case: Case, x: torch.Tensor, device: torch.device) -> None:
     got = case.call(edges.on(x, device))
     counts = case.counts
-    case.fail_if(
-        counts.copies_d2h, "copies to the host", f"{counts.bytes_d2h} bytes leave the device; the host waits for them"
-    )
-    case.fail_if(
-        counts.host_reads,
-        "lets the host read a value",
-        ".item(), print and an `if` on a value make the host wait: choose with torch.where instead",
-    )
+    why = f"{counts.bytes_d2h} bytes leave the device; the host waits for them"
+    case.fail_if(counts.copies_d2h, "copies to the host", why)
+    why = ".item(), print and an `if` on a value make the host wait: choose with torch.where instead"
+    case.fail_if(counts.host_reads, "lets the host read a value", why)
     columns = [[float(value) for value in x[:, i]] for i in range(x.shape[1])]
     expected = torch.tensor([_standard(column) for column in columns], dtype=x.dtype).T.to(device)
-    case.equal(
-        got,
-        expected,
-        rtol=1e-4,
-        atol=1e-5,
-        why="mean 0 and standard deviation 1; equal values become "
-        "zeros, also where rounding leaves them a deviation above 0",
+    why = (
+        "mean 0 and standard deviation 1; equal values become zeros, also where rounding leaves them a deviation above "
+        "0"
     )
+    case.equal(got, expected, rtol=1e-4, atol=1e-5, why=why)
 
 
 def _standard(column: list[float]) -> list[float]:

@@ -31,19 +31,12 @@ def _(case: Case) -> None:
         for rows, columns in ((2, 3), (1, 2), (4, 11), (2, 7), (3, 10), (1, 22), (2, 50), (1, 97), (2, 1001), (0, 4)):
             got = case.call(rows, columns, device)
             sent = case.counts.bytes_h2d
-            case.fail_if(
-                sent,
-                f"creates it on the CPU and copies {sent} bytes to the device",
-                "the device can write these numbers itself: give device= to the function that creates them. "
-                "Python numbers in a list are on the host too",
+            why = (
+                "the device can write these numbers itself: give device= to the function that creates them. Python "
+                "numbers in a list are on the host too"
             )
-            case.fail_if(
-                case.counts.bytes_d2h or case.counts.host_reads,
-                "brings values back to the host",
-                "the host must then wait for the device; nothing here needs to be read",
-            )
-            case.equal(
-                got,
-                torch.linspace(0, 1, columns).expand(rows, columns).to(device),
-                why="each row runs from 0 to 1 in even steps, on the `device` that is asked for",
-            )
+            case.fail_if(sent, f"creates it on the CPU and copies {sent} bytes to the device", why)
+            why = "the host must then wait for the device; nothing here needs to be read"
+            case.fail_if(case.counts.bytes_d2h or case.counts.host_reads, "brings values back to the host", why)
+            why = "each row runs from 0 to 1 in even steps, on the `device` that is asked for"
+            case.equal(got, torch.linspace(0, 1, columns).expand(rows, columns).to(device), why=why)

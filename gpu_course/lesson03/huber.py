@@ -47,12 +47,11 @@ def _(case: Case) -> None:
         case.fail_if(isinstance(got, list), "returns a list", "the numbers stay on the device, in a tensor", got=got)
         _no_branch(case)
         few = counts.operators if few is None else few
-        case.fail_if(
-            counts.operators > few + 10,
-            "a loop is left",
+        why = (
             f"{counts.operators} operators for shape {(rows, columns)}, {few} for (2, 3): the host hands the "
-            "device each one apart, and each costs a launch",
+            "device each one apart, and each costs a launch"
         )
+        case.fail_if(counts.operators > few + 10, "a loop is left", why)
         case.equal(
             got,
             torch.tensor(
@@ -62,23 +61,14 @@ def _(case: Case) -> None:
             atol=1e-5,
         )
         if learns:
-            case.fail_if(
-                not got.requires_grad,
-                "cuts the gradient",
-                "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it",
-            )
+            why = "a loss is there to be trained on: .tolist(), .item(), .detach() and torch.no_grad() cut it"
+            case.fail_if(not got.requires_grad, "cuts the gradient", why)
             case.backward(got)
             slope = (prediction - target).clamp(-delta, delta) / columns
-            case.fail_if(
-                leaf.grad is None or other.grad is None,
-                "cuts the gradient of one input",
-                "gradients must flow back to `prediction` and to `target`, as in the loop",
-            )
-            case.fail_if(
-                leaf.grad.isnan().any(),
-                "its gradient is NaN where the error is 0",
-                "the slope of a root or of a division by the error is infinite there, and 0 times it is NaN",
-            )
+            why = "gradients must flow back to `prediction` and to `target`, as in the loop"
+            case.fail_if(leaf.grad is None or other.grad is None, "cuts the gradient of one input", why)
+            why = "the slope of a root or of a division by the error is infinite there, and 0 times it is NaN"
+            case.fail_if(leaf.grad.isnan().any(), "its gradient is NaN where the error is 0", why)
             for one, right in ((leaf, slope), (other, -slope)):
                 case.equal(one.grad, right.to(case.device), rtol=1e-4, why="the loss is right, its gradient is not")
     edges.note("limit")  # an error of exactly delta
@@ -116,19 +106,14 @@ def _huber_of_row(prediction: list[float], target: list[float], delta: float) ->
 def _no_branch(case: Case) -> None:
     """Fail where the answer looked at values on the host."""
     counts = case.counts
-    case.fail_if(
-        counts.copies_d2h, "copies to the host", f"{counts.bytes_d2h} bytes leave the device; the host waits for them"
-    )
+    why = f"{counts.bytes_d2h} bytes leave the device; the host waits for them"
+    case.fail_if(counts.copies_d2h, "copies to the host", why)
     reads = counts.host_reads
     masked = sum(counts.by_operator[name] for name in ("index", "index_put", "index_put_", "nonzero", "masked_select"))
-    case.fail_if(
-        reads and masked,
-        "picks elements by a mask whose number nobody knows",
-        "x[mask] must count what is true before it can make its result, and the host waits for that: "
-        "torch.where keeps the shape",
+    why = (
+        "x[mask] must count what is true before it can make its result, and the host waits for that: torch.where keeps "
+        "the shape"
     )
-    case.fail_if(
-        reads,
-        "a branch is left: the host reads a value",
-        f"{reads} time(s) the host waits for the device: for `if`, `while`, .item() or .tolist()",
-    )
+    case.fail_if(reads and masked, "picks elements by a mask whose number nobody knows", why)
+    why = f"{reads} time(s) the host waits for the device: for `if`, `while`, .item() or .tolist()"
+    case.fail_if(reads, "a branch is left: the host reads a value", why)

@@ -57,20 +57,14 @@ def _(case: Case) -> None:
         got = case.use(layer, x)
         case.fail_if(case.counts.copies, "copies something in every call", "a buffer is where the layer is: use it")
         _equals_by_hand(case, got, x, weight, bias, mask)
-        case.fail_if(
-            _weight_and_bias(case, layer, mask)[0] is not weight,
-            "makes a new parameter in forward",
-            "the optimizer holds the parameter of before: compute with weight * mask, and keep the parameter",
-        )
+        why = "the optimizer holds the parameter of before: compute with weight * mask, and keep the parameter"
+        case.fail_if(_weight_and_bias(case, layer, mask)[0] is not weight, "makes a new parameter in forward", why)
         layer.zero_grad()
         case.backward(got)
         case.fail_if(weight.grad is None or bias.grad is None, "cuts the gradient", "weight and bias are to be trained")
         case.fail_if(x.grad is None, "cuts the gradient of `x`", "the layers before this one are to be trained, too")
-        case.fail_if(
-            weight.grad.cpu()[~mask].any(),
-            "trains what the mask switches off",
-            "multiply by the mask where gradients see it: no .data, no torch.no_grad",
-        )
+        why = "multiply by the mask where gradients see it: no .data, no torch.no_grad"
+        case.fail_if(weight.grad.cpu()[~mask].any(), "trains what the mask switches off", why)
     other, x = case.call(~mask), x.detach()
     other.load_state_dict(layer.state_dict())
     _equals_by_hand(case, case.use(other.to(device), x), x, weight, bias, mask)
@@ -98,39 +92,28 @@ def _is_a_buffer(case: Case, layer: Any, mask: torch.Tensor) -> None:
         flat = [(name, value) for name, value in named if isinstance(value, torch.Tensor) and value.dim() == 2]
         return [name for name, value in flat if any(torch.equal(value.detach().cpu().float(), m) for m in alike)]
 
-    case.fail_if(
-        masks(layer.named_parameters()),
-        "makes the mask a parameter",
-        "a parameter is handed to the optimizer, and the mask is a choice that no gradient may change",
-    )
+    why = "a parameter is handed to the optimizer, and the mask is a choice that no gradient may change"
+    case.fail_if(masks(layer.named_parameters()), "makes the mask a parameter", why)
     buffers = dict(layer.named_buffers())
     case.fail_if(buffers and not masks(buffers.items()), "has a buffer that is not the mask", got=buffers)
     plain = masks(attribute for module in layer.modules() for attribute in vars(module).items())
-    case.fail_if(
-        not buffers,
-        "keeps the mask as a plain attribute" if plain else "has no buffer with the mask",
-        ".to(device) and state_dict() look at what is registered alone: register_buffer makes it a part",
-    )
-    case.fail_if(
-        not masks(layer.state_dict().items()),
-        "does not save the mask",
-        "which weights were switched off cannot be computed again: with persistent=False it is lost",
-    )
+    why = ".to(device) and state_dict() look at what is registered alone: register_buffer makes it a part"
+    case.fail_if(not buffers, "keeps the mask as a plain attribute" if plain else "has no buffer with the mask", why)
+    why = "which weights were switched off cannot be computed again: with persistent=False it is lost"
+    case.fail_if(not masks(layer.state_dict().items()), "does not save the mask", why)
 
 
 def _weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[nn.Parameter, nn.Parameter]:
     """Return the two parameters of the layer, found by their shapes."""
     by_shape = {tuple(p.shape): p for p in layer.parameters()}
+    why = "the mask is (outputs, inputs), and nn.Linear takes (inputs, outputs)"
     case.fail_if(
-        tuple(mask.shape) not in by_shape and tuple(mask.mT.shape) in by_shape,
-        "swaps inputs and outputs",
-        "the mask is (outputs, inputs), and nn.Linear takes (inputs, outputs)",
+        tuple(mask.shape) not in by_shape and tuple(mask.mT.shape) in by_shape, "swaps inputs and outputs", why
     )
     lists = [value for value in vars(layer).values() if isinstance(value, list | tuple)]
+    why = "a module knows its attributes, not what is in a Python list"
     case.fail_if(
-        any(isinstance(part, nn.Module) for parts in lists for part in parts),
-        "hides the layer in a list",
-        "a module knows its attributes, not what is in a Python list",
+        any(isinstance(part, nn.Module) for parts in lists for part in parts), "hides the layer in a list", why
     )
     for name, shape in (("weight", tuple(mask.shape)), ("bias", (mask.shape[0],))):
         why = "the layer holds an nn.Linear"

@@ -32,12 +32,8 @@ def _(case: Case) -> None:
         got = case.call(time, device)
         expected = torch.tensor([column <= row for row in range(time) for column in range(time)])
         expected = expected.bool().view(time, time)
-        case.fail_if(
-            isinstance(got, torch.Tensor) and got.dtype != torch.bool,
-            "is not a bool tensor",
-            "numbers would be added to the scores; True and False say who may look",
-            got=got,
-        )
+        why = "numbers would be added to the scores; True and False say who may look"
+        case.fail_if(isinstance(got, torch.Tensor) and got.dtype != torch.bool, "is not a bool tensor", why, got=got)
         comparable = isinstance(got, torch.Tensor) and got.layout == torch.strided and got.shape == expected.shape
         mine = got.cpu() if comparable else expected
         leaks, hides = (mine & ~expected).nonzero().tolist(), (expected & ~mine).nonzero().tolist()

@@ -73,34 +73,25 @@ def _two_halves(
     error = case.error_of(*copy.deepcopy(halves), x.detach())
     for name, seen, own in zip(("first", "second"), arrived, places, strict=True):
         wrong = next((device for device in seen[-1:] if device != own), None)
+        why = f"its parameters are on {own}, and an operation runs on one device"
         case.fail_if(
-            error and "same device" in str(error) and wrong,
-            f"gives the {name} half its input on {wrong}",
-            f"its parameters are on {own}, and an operation runs on one device",
+            error and "same device" in str(error) and wrong, f"gives the {name} half its input on {wrong}", why
         )
     arrived[0].clear(), arrived[1].clear()
     got = case.call(*halves, x, modifies="nothing")
     for hook in hooks:
         hook.remove()
+    why = "it may not fit on the other device: move the activations"
     case.fail_if(
-        [{p.device for p in half.parameters()} for half in halves] != [{a}, {b}],
-        "moves a half of the model",
-        "it may not fit on the other device: move the activations",
+        [{p.device for p in half.parameters()} for half in halves] != [{a}, {b}], "moves a half of the model", why
     )
     early = any(one.direction == "d2h" and one.non_blocking for one in case.counts.copies)
-    case.fail_if(
-        early,
-        "copies to the CPU without waiting",
-        "with non_blocking=True the CPU may compute with values that have not arrived",
-    )
-    case.equal(
-        detached(got), expected, atol=1e-5, why="second(first(x)) on the device of `second`: the loss is computed there"
-    )
-    case.fail_if(
-        any(p.grad is not None for half in halves for p in half.parameters()),
-        "calls backward itself",
-        "the caller does, on its loss: these gradients would be added",
-    )
+    why = "with non_blocking=True the CPU may compute with values that have not arrived"
+    case.fail_if(early, "copies to the CPU without waiting", why)
+    why = "second(first(x)) on the device of `second`: the loss is computed there"
+    case.equal(detached(got), expected, atol=1e-5, why=why)
+    why = "the caller does, on its loss: these gradients would be added"
+    case.fail_if(any(p.grad is not None for half in halves for p in half.parameters()), "calls backward itself", why)
     used, needed = case.counts.copies, (x.device != a) + (a != b)
     case.fail_if(
         len(used) > needed and case.counts.copies_d2h and "cpu" not in (a.type, b.type),

@@ -39,20 +39,13 @@ def _(case: Case) -> None:
     ):
         states = torch.randn(batch, time, 2).to(case.device).requires_grad_()
         got = case.call(states, torch.tensor(lengths).to(case.device))
-        case.fail_if(
-            case.counts.host_reads,
-            "lets the host read a value",
-            "it waits for a length, or to count what a mask lets through: pick with two index tensors",
-        )
-        case.fail_if(
-            case.counts.copies_h2d,
-            "makes an index on the CPU",
-            "it is copied to the device in every call: torch.arange(n, device=states.device)",
-        )
+        why = "it waits for a length, or to count what a mask lets through: pick with two index tensors"
+        case.fail_if(case.counts.host_reads, "lets the host read a value", why)
+        why = "it is copied to the device in every call: torch.arange(n, device=states.device)"
+        case.fail_if(case.counts.copies_h2d, "makes an index on the CPU", why)
         expected = torch.stack([states.detach().cpu()[i, length - 1] for i, length in enumerate(lengths)])
-        case.equal(
-            detached(got), expected.to(case.device), why="(batch, hidden): for each text its state at place lengths - 1"
-        )
+        why = "(batch, hidden): for each text its state at place lengths - 1"
+        case.equal(detached(got), expected.to(case.device), why=why)
         case.fail_if(not got.requires_grad, "cuts the gradient", "the LSTM learns through this state")
     large = torch.cat((edges.UGLY.clamp(-6e4, 6e4), torch.randn(2, 4))).view(2, 4, 2)
     turned = torch.randn(4, 3, 2).transpose(0, 1)  # as an LSTM gives it with the time first

@@ -102,23 +102,18 @@ def _loads(case: Case, path: Path, device: torch.device, state: dict[str, torch.
     """Fail unless the answer loads `state` from the file of another machine to `place`."""
     model = _network()
     error = case.error_of(model, path, device)
+    why = 'the file names a device, unless you name another: map_location="cpu" or map_location=device'
     case.fail_if(
-        error is not None and "deserialize" in str(error),
-        "loads to a GPU that this machine does not have",
-        'the file names a device, unless you name another: map_location="cpu" or map_location=device',
+        error is not None and "deserialize" in str(error), "loads to a GPU that this machine does not have", why
     )
     model = _network()
     got = case.call(model, path, device, modifies="numbers place")
+    why = "the one that was given stays as it was, and the caller may hold it"
     case.fail_if(
-        isinstance(got, nn.Module) and got is not model and type(got) is type(model),
-        "fills another model",
-        "the one that was given stays as it was, and the caller may hold it",
+        isinstance(got, nn.Module) and got is not model and type(got) is type(model), "fills another model", why
     )
     case.fail_if(got is not model, "does not return the model", "the caller goes on with what you return", got=got)
-    case.equal(
-        dict(model.state_dict()),
-        {name: value.to(device) for name, value in state.items()},
-        why="every tensor of the file under its name, on `device`",
-    )
+    why = "every tensor of the file under its name, on `device`"
+    case.equal(dict(model.state_dict()), {name: value.to(device) for name, value in state.items()}, why=why)
     placed = f"leaves the model's buffer `scale` on {model.scale.device}"
     case.fail_if(model.scale.device != device, placed, "move the model as well: the file does not hold all of it")

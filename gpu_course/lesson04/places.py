@@ -85,22 +85,15 @@ def _(case: Case) -> None:
             expected.setdefault(device, []).extend(names)
         before = state_of(model), _where(model)
         got = case.call(model)
-        case.fail_if(
-            (state_of(model), _where(model)) != before,
-            "moves or changes the model",
-            "it is only to be looked at: nothing is moved",
-        )
+        why = "it is only to be looked at: nothing is moved"
+        case.fail_if((state_of(model), _where(model)) != before, "moves or changes the model", why)
         case.fail_if(not isinstance(got, dict), f"returns {type(got).__name__}, expected a dict from devices to lists")
         wrong = [key for key in got if not isinstance(key, torch.device)]
         case.fail_if(wrong, f"has the key {wrong[:1]}, expected a torch.device", "tensor.device is one", got=got)
         lists = [isinstance(one, list) and all(isinstance(n, str) for n in one) for one in got.values()]
         case.fail_if(not all(lists), "has values that are no lists of names", expected=expected, got=got)
-        case.fail_if(
-            [] in [list(names) for names in got.values()],
-            "names a device that holds nothing",
-            "the number of devices in the dict is the number of places: leave out empty lists",
-            got=got,
-        )
+        why = "the number of devices in the dict is the number of places: leave out empty lists"
+        case.fail_if([] in [list(names) for names in got.values()], "names a device that holds nothing", why, got=got)
         mine, right = ({str(one): sorted(found[one]) for one in sorted(found, key=str)} for found in (got, expected))
         case.equal(mine, right, why="every tensor of every module once, by path and attribute, under its device")
 

@@ -48,12 +48,8 @@ def _(case: Case) -> None:
         got = case.call(losses, sizes)
         counts = case.counts
         right = sum(v * s for v, s in zip(values, sizes, strict=True)) / sum(sizes)
-        case.fail_if(
-            isinstance(got, int | float),
-            "returns a Python number",
-            "to read it, the host waits for the device: return the tensor",
-            got=got,
-        )
+        why = "to read it, the host waits for the device: return the tensor"
+        case.fail_if(isinstance(got, int | float), "returns a Python number", why, got=got)
         why = "multiply and add on the device: the host does not need the numbers"
         case.fail_if(counts.host_reads or counts.copies_d2h, "lets the host read values", why)
         case.equal(got, torch.tensor(right, device=case.device))

@@ -112,11 +112,8 @@ def _resumes(case: Case, then: torch.device, location: str | None) -> None:
     changed = difference(dict(given), dict(state), where="state")
     case.fail_if(changed, f"changes the state that it loads: {changed}", "it may be loaded once more")
     same_objects = all(one is other for one, other in zip(second.model.parameters(), parameters, strict=True))
-    case.fail_if(
-        not same_objects,
-        "gives the model new parameters",
-        "the optimizer trains those of before: load_state_dict copies into them, unless assign=True",
-    )
+    why = "the optimizer trains those of before: load_state_dict copies into them, unless assign=True"
+    case.fail_if(not same_objects, "gives the model new parameters", why)
     unchanged(case, before, second.model, "only numbers, step and random states are put back")
     step = getattr(second.progress, "step", None)
     wrong = difference(step, 3) or isinstance(step, float)

@@ -61,22 +61,19 @@ def _(case: Case) -> None:
         case.fail_if(device.type not in PINNING and any(one.non_blocking for one in copies), name, why)
         training.followed(case, len(data))
         training.equal(case)
+        why = "a sum of losses that are not detached holds all of them: add loss.detach()"
         case.fail_if(
-            max((one.graphs_kept for one in training.log.passes), default=0) > 2,
-            "keeps the graph of every batch",
-            "a sum of losses that are not detached holds all of them: add loss.detach()",
+            max((one.graphs_kept for one in training.log.passes), default=0) > 2, "keeps the graph of every batch", why
         )
         got = tuple(got) if isinstance(got, list) else got
         tensors = isinstance(got, tuple) and any(isinstance(value, torch.Tensor) for value in got)
         case.fail_if(tensors, "returns tensors, expected two floats", "one .tolist() at the end reads both", got=got)
         case.equal(got, right, rtol=1e-4, atol=1e-5)
-        case.budget(
-            "synchronisations an epoch",
-            waits,
-            1,
-            "synchronize(), .item(), print, float() and an `if` on a tensor make the host wait for all that is "
-            "queued: add up on the device and read once, at the end",
+        why = (
+            "synchronize(), .item(), print, float() and an `if` on a tensor make the host wait for all that is queued: "
+            "add up on the device and read once, at the end"
         )
+        case.budget("synchronisations an epoch", waits, 1, why)
         held = device.type in PINNING and not all(one.non_blocking for one in copies)
         case.fail_if(held, "copies batches without non_blocking=CAN_PIN", "from pinned memory the host need not wait")
     for model in models():

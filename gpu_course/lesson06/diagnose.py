@@ -50,19 +50,17 @@ def _(case: Case) -> None:
     for number, causes in given.items():
         case.fail_if(not causes, f"case {number}: no cause is named", f"choose from {', '.join(CAUSES)}")
         unknown = sorted(causes - set(CAUSES))
-        case.fail_if(
-            unknown, f"case {number}: {', '.join(unknown)} is none of the causes", f"choose from {', '.join(CAUSES)}"
-        )
+        why = f"choose from {', '.join(CAUSES)}"
+        case.fail_if(unknown, f"case {number}: {', '.join(unknown)} is none of the causes", why)
     for number, causes in given.items():
         right = CASES[number][0]
         for cause in sorted((causes & set(CAUSES)) - right):
             case.fail_if(True, f"case {number}: {cause} is not what keeps it back", evidence(number, cause))
-        case.fail_if(
-            not right <= causes,
-            f"case {number}: that is not all",
+        why = (
             "more than one cause keeps its GPU idle: "
-            f"with this one repaired it would still be idle for {_left(number, causes & right)} of the time",
+            f"with this one repaired it would still be idle for {_left(number, causes & right)} of the time"
         )
+        case.fail_if(not right <= causes, f"case {number}: that is not all", why)
 
 
 def _causes(given: object) -> set[str]:

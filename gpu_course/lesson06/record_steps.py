@@ -45,21 +45,13 @@ def _(case: Case) -> None:
         shown = "".join(names.get(action, "R") for action in actions)
         saves = [step for step, action in enumerate(actions) if action == ProfilerAction.RECORD_AND_SAVE]
         expected = ("-" * (first - 1) + "w" + "R" * (last - first + 1)).ljust(len(actions), "-")
+        why = "ProfilerAction.RECORD_AND_SAVE does that: return it for the step `last`"
+        case.fail_if(shown == expected and last not in saves, "does not hand the profile over after the last step", why)
+        why = "each RECORD_AND_SAVE ends a recording: return it for the step `last` alone"
         case.fail_if(
-            shown == expected and last not in saves,
-            "does not hand the profile over after the last step",
-            "ProfilerAction.RECORD_AND_SAVE does that: return it for the step `last`",
-        )
-        case.fail_if(
-            shown == expected and saves != [last],
-            f"hands the profile over after {len(saves)} steps",
-            "each RECORD_AND_SAVE ends a recording: return it for the step `last` alone",
-            got=saves,
+            shown == expected and saves != [last], f"hands the profile over after {len(saves)} steps", why, got=saves
         )
         case.equal(shown, expected, why="one letter a step: - nothing, w warm-up, R recorded")
         again = [case.use(made, step) for step in reversed(range(len(actions)))]
-        case.equal(
-            "".join(names.get(action, "R") for action in again[::-1]),
-            expected,
-            why="the same steps, asked for in another order: what is done depends on the step's number alone",
-        )
+        why = "the same steps, asked for in another order: what is done depends on the step's number alone"
+        case.equal("".join(names.get(action, "R") for action in again[::-1]), expected, why=why)

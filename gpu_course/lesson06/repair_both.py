@@ -72,23 +72,16 @@ def _(case: Case) -> None:
     steps = len(run.steps)
     case.fail_if(len(read) < 2, "does not read the clock twice", f"it reads it {len(read)} time(s)")
     starts = [idle for done, idle in read if done == 1]
-    case.fail_if(
-        not starts and read[0][0] == 0,
-        "measures the first step too",
-        "the first step waits for the first "
-        "batch, and on a real GPU for much else that no later step does: start the clock behind it",
+    why = (
+        "the first step waits for the first batch, and on a real GPU for much else that no later step does: start the "
+        "clock behind it"
     )
+    case.fail_if(not starts and read[0][0] == 0, "measures the first step too", why)
     case.fail_if(not starts, "leaves out more than the first step", f"{read[0][0]} were done when the clock started")
-    case.fail_if(
-        False in starts[-1:],
-        "starts the clock while the GPU is still busy",
-        "what is left of the first step then counts as time of the others: synchronize() before clock()",
-    )
-    case.fail_if(
-        not read[-1][1],
-        "stops the clock before the GPU is done",
-        "you measure the time of the launches alone: synchronize() before clock()",
-    )
+    why = "what is left of the first step then counts as time of the others: synchronize() before clock()"
+    case.fail_if(False in starts[-1:], "starts the clock while the GPU is still busy", why)
+    why = "you measure the time of the launches alone: synchronize() before clock()"
+    case.fail_if(not read[-1][1], "stops the clock before the GPU is done", why)
     took = run.steps[0].elapsed_time(run.steps[-1]) / (steps - 1)
     case.fail_if(not isinstance(run.got, tuple) or len(run.got) != 3, "does not return a tuple of three", got=run.got)
     case.equal(run.got[:2], original(6).got, rtol=1e-5)

@@ -69,10 +69,9 @@ def compare(case: Case, number: int, run: CaseRun) -> None:
         left, lost = lost_ms(run.timeline)[cause], lost_ms(before.timeline)[cause]
         launches = [len(one.timeline.select("launch")) for one in (run, before)]
         same = f"{left:.2f} ms of idle GPU are put down to this cause, {lost:.2f} ms before"
+        why = f"the host waits {behind} times there: make one tensor of all of them, and read that once"
         case.fail_if(
-            cause == "synchronisation" and steps <= behind,
-            "reads one number after the other behind the loop",
-            f"the host waits {behind} times there: make one tensor of all of them, and read that once",
+            cause == "synchronisation" and steps <= behind, "reads one number after the other behind the loop", why
         )
         case.fail_if(
             cause == "synchronisation" and steps <= reads < 0.9 * were,
@@ -86,16 +85,12 @@ def compare(case: Case, number: int, run: CaseRun) -> None:
         )
         case.fail_if(0.25 * lost < left < 0.8 * lost, f"leaves part of a cause: {cause}", same)
         case.fail_if(left > 0.25 * lost, f"leaves a cause as it is: {cause}", same)
-        case.fail_if(
-            cause == "host work" and reads >= steps,
-            "brings the data back to the host in every step",
-            f"the host waits {reads} times in {steps} steps: the device can compute this itself",
-        )
+        why = f"the host waits {reads} times in {steps} steps: the device can compute this itself"
+        case.fail_if(cause == "host work" and reads >= steps, "brings the data back to the host in every step", why)
     gained = sum(lost_ms(before.timeline)[cause] for cause in CASES[number][0])
     total, allowed = run.timeline.total_ms, before.timeline.total_ms - 0.6 * gained
-    case.fail_if(
-        total > allowed,
-        "removes the cause, and is slow for another reason",
+    why = (
         f"{total:.2f} ms, expected at most {allowed:.2f}; before {before.timeline.total_ms:.2f}. The host launches "
-        f"{len(run.timeline.select('launch'))} times, before {len(before.timeline.select('launch'))}",
+        f"{len(run.timeline.select('launch'))} times, before {len(before.timeline.select('launch'))}"
     )
+    case.fail_if(total > allowed, "removes the cause, and is slow for another reason", why)

@@ -80,27 +80,15 @@ def _(case: Case) -> None:
         got = case.use(layer, x)
         case.equal(got, linear(x).detach(), atol=1e-5, why="`up` is zero at first, so the model starts as it was")
         case.fail_if(layer.up.any(), "`up` does not start at zero", "then the model would start as another one")
-        case.fail_if(
-            not layer.down.any(),
-            "starts both at zero",
-            "the gradient of each is a product with the other: neither would ever change",
-        )
-        case.fail_if(
-            inputs > 2 and layer.down.unique().numel() == 1,
-            "`down` is the same number everywhere",
-            "its rows would get the same gradients and stay alike: random numbers tell them apart",
-        )
+        why = "the gradient of each is a product with the other: neither would ever change"
+        case.fail_if(not layer.down.any(), "starts both at zero", why)
+        why = "its rows would get the same gradients and stay alike: random numbers tell them apart"
+        case.fail_if(inputs > 2 and layer.down.unique().numel() == 1, "`down` is the same number everywhere", why)
         another = case.call(copy.deepcopy(linear).requires_grad_(), rank, modifies="requires_grad")
-        case.fail_if(
-            inputs > 2 and torch.equal(layer.down, another.down),
-            "`down` is the same in each layer",
-            "random numbers are drawn anew: a generator with a seed of its own gives the same again",
-        )
-        case.fail_if(
-            inputs > 2 and layer.down.square().mean().sqrt() > 0.5,
-            "`down` starts with large numbers",
-            "the first steps of `up` would be large, too: a standard deviation of 0.02 is small",
-        )
+        why = "random numbers are drawn anew: a generator with a seed of its own gives the same again"
+        case.fail_if(inputs > 2 and torch.equal(layer.down, another.down), "`down` is the same in each layer", why)
+        why = "the first steps of `up` would be large, too: a standard deviation of 0.02 is small"
+        case.fail_if(inputs > 2 and layer.down.square().mean().sqrt() > 0.5, "`down` starts with large numbers", why)
         with torch.no_grad():
             for parameter in (layer.up, layer.down):
                 parameter.copy_(torch.randn(parameter.shape))  # as an optimizer would
@@ -109,28 +97,17 @@ def _(case: Case) -> None:
         _equals_by_hand(case, layer, linear, x, got)
         case.fail_if(not layer.training, "starts in evaluation mode", "a module starts in training mode")
         _equals_by_hand(case, layer, linear, x, case.use(layer.eval(), x))  # what was trained counts there, too
-        case.fail_if(
-            large.made,
-            "computes a matrix as large as the weight",
-            "x @ down.T is thin: multiply from left to right, and nothing large is made or kept",
-        )
+        why = "x @ down.T is thin: multiply from left to right, and nothing large is made or kept"
+        case.fail_if(large.made, "computes a matrix as large as the weight", why)
         case.backward(got)
         for name, parameter in (("up", layer.up), ("down", layer.down)):
             case.fail_if(parameter.grad is None, f"gives `{name}` no gradient", "both are to be trained")
         whole = (linear.weight + layer.up @ layer.down).detach().sum(0).expand(x.shape)  # of the sum of all outputs
         same = x.grad is not None and torch.allclose(x.grad, whole, rtol=1e-4, atol=1e-4)
-        case.fail_if(
-            not same,
-            "gives x another gradient",
-            "it flows through both terms, `linear` too: what comes before is trained by it",
-            expected=whole,
-            got=x.grad,
-        )
-        case.fail_if(
-            any(one.grad is not None for one in linear.parameters()),
-            "gives `linear` a gradient",
-            "a frozen weight has none: that is what is saved",
-        )
+        why = "it flows through both terms, `linear` too: what comes before is trained by it"
+        case.fail_if(not same, "gives x another gradient", why, expected=whole, got=x.grad)
+        why = "a frozen weight has none: that is what is saved"
+        case.fail_if(any(one.grad is not None for one in linear.parameters()), "gives `linear` a gradient", why)
 
 
 def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None:
@@ -140,36 +117,24 @@ def _has_its_parts(case: Case, layer: Any, linear: nn.Linear, rank: int) -> None
     for name, shape in (("up", (outputs, rank)), ("down", (rank, inputs))):
         parameter = getattr(layer, name, None)
         case.fail_if(not isinstance(parameter, torch.Tensor), f"has no tensor `{name}`", "it trains `up` and `down`")
-        case.fail_if(
-            not isinstance(parameter, nn.Parameter),
-            f"`{name}` is a plain tensor",
-            "parameters() does not list it, so no optimizer trains it: nn.Parameter(…)",
-        )
+        why = "parameters() does not list it, so no optimizer trains it: nn.Parameter(…)"
+        case.fail_if(not isinstance(parameter, nn.Parameter), f"`{name}` is a plain tensor", why)
         case.fail_if(not parameter.requires_grad, f"`{name}` is frozen", "it is to be trained")
         case.fail_if(
             tuple(parameter.shape) != shape, f"`{name}` has another shape", expected=shape, got=tuple(parameter.shape)
         )
         given, wanted = (parameter.device, parameter.dtype), (linear.weight.device, linear.weight.dtype)
+        why = "a model on a device in 16 bits needs its new parts there, in 16 bits"
         case.fail_if(
-            given != wanted,
-            f"`{name}` is not where, or not as, the weight is",
-            "a model on a device in 16 bits needs its new parts there, in 16 bits",
-            expected=wanted,
-            got=given,
+            given != wanted, f"`{name}` is not where, or not as, the weight is", why, expected=wanted, got=given
         )
     held = {id(one) for one in layer.parameters()}
     lacks = any(id(one) not in held for one in linear.parameters())
-    case.fail_if(
-        lacks,
-        "does not hold `linear` itself",
-        "a copy takes the memory twice, and what is no module's part is neither moved nor saved",
-    )
+    why = "a copy takes the memory twice, and what is no module's part is neither moved nor saved"
+    case.fail_if(lacks, "does not hold `linear` itself", why)
     trained = [name for name, one in linear.named_parameters() if one.requires_grad]
-    case.fail_if(
-        trained,
-        f"trains the {' and the '.join(trained)} of `linear`",
-        "gradient and optimizer state are as large as they were: requires_grad_(False)",
-    )
+    why = "gradient and optimizer state are as large as they were: requires_grad_(False)"
+    case.fail_if(trained, f"trains the {' and the '.join(trained)} of `linear`", why)
     case.fail_if(len(held) != 2 + len(list(linear.parameters())), "has further parameters", "`up` and `down` alone")
 
 

@@ -71,32 +71,23 @@ def _(case: Case) -> None:
         with floor.memory.budget(3 * 1024 * largest + 1024 + 512):
             got = case.call(tries.step, limit, modifies=True)
         outside = [size for size in tries.sizes if not 1 <= size <= limit]
+        why = "there are no more rows, and a step without rows may fail for other reasons"
+        case.fail_if(outside, f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}", why)
+        why = "there the error still holds the tensors of the try that failed: leave the block first"
         case.fail_if(
-            outside,
-            f"calls step({outside[0] if outside else ''}), and sizes go from 1 to {limit}",
-            "there are no more rows, and a step without rows may fail for other reasons",
-        )
-        case.fail_if(
-            tries.inside and got != largest,
-            "tries again inside the except block",
-            "there the error still holds the tensors of the try that failed: leave the block first",
-            expected=largest,
-            got=got,
+            tries.inside and got != largest, "tries again inside the except block", why, expected=largest, got=got
         )
         knows = f"{largest} rows have enough memory" if largest else "no size has enough memory"
-        case.equal(
-            got,
-            largest,
-            why=f"{knows}, {'limit is' if largest == limit else 'and not'} "
-            f"{limit if largest == limit else largest + 1}; it called step {len(tries.sizes)} times",
+        why = (
+            f"{knows}, {'limit is' if largest == limit else 'and not'} "
+            f"{limit if largest == limit else largest + 1}; it called step {len(tries.sizes)} times"
         )
+        case.equal(got, largest, why=why)
         left = floor.used_bytes - before
-        case.fail_if(
-            left > 0, f"leaves {left} bytes alive", "something still refers to what step made, a stored error perhaps"
-        )
-        case.budget(
-            "calls of step", len(tries.sizes), 2 * limit.bit_length() + 2, "each one costs a step: halve the range"
-        )
+        why = "something still refers to what step made, a stored error perhaps"
+        case.fail_if(left > 0, f"leaves {left} bytes alive", why)
+        why = "each one costs a step: halve the range"
+        case.budget("calls of step", len(tries.sizes), 2 * limit.bit_length() + 2, why)
     for fits, error in (
         (0, RuntimeError("unsupported memory format option")),
         (0, RuntimeError("the disk of the cache is out of memory")),
@@ -120,8 +111,7 @@ def _raises_on(case: Case, fits: int, error: Exception) -> None:
             raise error
 
     raised = case.error_of(step, 100)
+    why = "catch torch.OutOfMemoryError alone, not every RuntimeError, nor by the words of a message"
     case.fail_if(
-        raised is not error,
-        f"hides an error that torch.OutOfMemoryError is not: {type(error).__name__}: {error}",
-        "catch torch.OutOfMemoryError alone, not every RuntimeError, nor by the words of a message",
+        raised is not error, f"hides an error that torch.OutOfMemoryError is not: {type(error).__name__}: {error}", why
     )

@@ -56,11 +56,8 @@ keep_rows_operator.exempt("the operator is defined once", "second_call")
 @keep_rows_operator.checks
 def _(case: Case) -> None:
     operator = case.call("exercise08::rows_above")  # a name that no cell shows
-    case.fail_if(
-        not isinstance(operator, torch.library.CustomOpDef),
-        f"returns a {type(operator).__name__}",
-        "return what torch.library.custom_op makes",
-    )
+    why = "return what torch.library.custom_op makes"
+    case.fail_if(not isinstance(operator, torch.library.CustomOpDef), f"returns a {type(operator).__name__}", why)
     named = repr(operator) == "<CustomOpDef(exercise08::rows_above)>"
     case.fail_if(not named, "has another name than the given one", "an operator is found by its name", got=operator)
     numbers = torch.tensor(

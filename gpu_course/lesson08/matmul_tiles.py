@@ -60,14 +60,9 @@ def _(case: Case) -> None:
         a, b, out = laid_out(torch.randn(m, k)), laid_out(torch.randn(k, n)), torch.full((m, n), math.nan)
         down, across = -(-m // tile), -(-n // tile)
         got, report = launch(case, (down, across), a, b, out, m, n, k, *a.stride(), *b.stride(), tile, out=2)
-        case.equal(
-            got, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4, why="a times b; nan stood there before"
-        )
+        why = "a times b; nan stood there before"
+        case.equal(got, (a.double() @ b.double()).float(), rtol=1e-4, atol=1e-4, why=why)
         least = 4 * down * across * 2 * tile * k  # at an edge a program may read what lies inside again
-        case.budget(
-            "bytes loaded from global memory",
-            report.loaded_bytes,
-            least,
-            "a program needs each tile of its rows of a and of its columns of b once",
-        )
+        why = "a program needs each tile of its rows of a and of its columns of b once"
+        case.budget("bytes loaded from global memory", report.loaded_bytes, least, why)
         case.budget("bytes stored", report.stored_bytes, 4 * out.numel(), "the sum stays in registers until it is done")

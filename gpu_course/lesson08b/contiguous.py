@@ -33,10 +33,8 @@ def contiguous(x, out, n, size1, size2, stride0, stride1, stride2, BLOCK: tl.con
     tl.store(out + element, values, mask=inside)
 
 
-contiguous.exempt(
-    KERNEL,
-    "scalar empty single huge tiny zero formats default_type number_negative number_large limit second_call unchanged",
-)
+contiguous.exempt(KERNEL, "scalar empty single huge tiny zero")
+contiguous.exempt(KERNEL, "formats default_type number_negative number_large limit second_call unchanged")
 
 
 @contiguous.checks
@@ -51,9 +49,5 @@ def _(case: Case) -> None:
         out, n, block = torch.full(x.shape, math.nan), x.numel(), 1024 if x is many else 16
         got, report = launch(case, (-(-n // block),), x, out, n, *x.shape[1:], *x.stride(), block, out=1)
         case.equal(got, x.contiguous(), why=f"a view of the shape {tuple(x.shape)} with the strides {x.stride()}")
-        case.budget(
-            "32-byte sectors stored",
-            report.by_array["out"].sectors,
-            -(-n // 8),
-            "neighbours of `out` belong to neighbours of the block",
-        )
+        why = "neighbours of `out` belong to neighbours of the block"
+        case.budget("32-byte sectors stored", report.by_array["out"].sectors, -(-n // 8), why)

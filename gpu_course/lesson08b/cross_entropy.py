@@ -42,9 +42,8 @@ def cross_entropy(logits, targets, out, columns, row_stride, BLOCK: tl.constexpr
     tl.store(out + tl.program_id(0), tl.where(counts, top + tl.log(total) - chosen, 0.0))
 
 
-cross_entropy.exempt(
-    KERNEL, "scalar empty permuted tiny half bfloat16 double bool complex default_type numbers second_call unchanged"
-)
+cross_entropy.exempt(KERNEL, "scalar empty permuted tiny")
+cross_entropy.exempt(KERNEL, "half bfloat16 double bool complex default_type numbers second_call unchanged")
 
 
 @cross_entropy.checks
@@ -56,15 +55,10 @@ def _(case: Case) -> None:
         out = torch.full((rows,), math.nan)
         got, report = launch(case, (rows,), logits, targets, out, columns, columns + gap, block, out=2)
         expected = F.cross_entropy(logits.double(), targets, reduction="none").float()
-        case.equal(
-            got, expected, rtol=1e-4, atol=1e-3, why=f"logits near {0 - shift:g}; a target of -100 does not count"
-        )
-        case.budget(
-            "bytes loaded",
-            report.loaded_bytes,
-            4 * logits.numel() + 12 * rows,
-            "each logit once, then the target and its logit",
-        )
+        why = f"logits near {0 - shift:g}; a target of -100 does not count"
+        case.equal(got, expected, rtol=1e-4, atol=1e-3, why=why)
+        why = "each logit once, then the target and its logit"
+        case.budget("bytes loaded", report.loaded_bytes, 4 * logits.numel() + 12 * rows, why)
         if columns > 5:
             in_blocks(case, report, logits.numel() + 3 * rows)
     falling = -3e4 * torch.arange(1.0, 21.0)  # no number stands for -inf, and what comes later may be far smaller

@@ -38,12 +38,8 @@ choose_measured.exempt("it takes no argument", "other_input")
 @choose_measured.checks
 def _(case: Case) -> None:
     got = case.call()
-    case.fail_if(
-        not isinstance(got, dict) or {*got} != {*MEASURED},
-        "does not answer the three tasks",
-        f'return {{"1B on 64 GPUs": {_SIZES}, "8B on 64 GPUs": …, "80B on 128 GPUs": …}}',
-        got=got,
-    )
+    why = f'return {{"1B on 64 GPUs": {_SIZES}, "8B on 64 GPUs": …, "80B on 128 GPUs": …}}'
+    case.fail_if(not isinstance(got, dict) or {*got} != {*MEASURED}, "does not answer the three tasks", why, got=got)
     for task, (model, gpus) in MEASURED.items():
         _check_choice(case, task, measured.runs(model, gpus), got.get(task) if isinstance(got, dict) else None)
 
@@ -54,10 +50,9 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
     case.fail_if(not whole_numbers(choice, 5), f"is not {_SIZES}", "a tuple of five whole numbers")
     data, tensor, pipeline = choice[:3]
     gpus = tried[0].gpus
+    why = "the product of data, tensor and pipeline ranks is the number of GPUs"
     case.fail_if(
-        data * tensor * pipeline != gpus,
-        f"is a mesh of {data * tensor * pipeline} GPUs, expected {gpus}",
-        "the product of data, tensor and pipeline ranks is the number of GPUs",
+        data * tensor * pipeline != gpus, f"is a mesh of {data * tensor * pipeline} GPUs, expected {gpus}", why
     )
     run = next((one for one in tried if (*one.way, one.each) == choice), None)
     others = _listed(tried, choice[:3])
@@ -69,31 +64,21 @@ def _check_choice(case: Case, task: str, tried: tuple[measured.Run, ...], choice
         else "data, tensor and pipeline ranks were powers of two, tensor ranks at most 32, the ZeRO stage 0 or 1",
     )
     case.about(f"choose_measured() for {task}: {choice}, {_billions(run):.2g} billion parameters a rank,", case.device)
-    case.fail_if(
-        not run.tokens_per_s,
-        "ran out of memory or crashed",
-        "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks, and activations of `each` sequences",
-    )
+    why = "16 bytes a parameter, of which ZeRO 1 divides 12 among the data ranks, and activations of `each` sequences"
+    case.fail_if(not run.tokens_per_s, "ran out of memory or crashed", why)
     fastest = measured.best(tried)
     ratio = run.step_s / fastest.step_s
     said = f"{run.step_s:.2f} s a step were measured, and {fastest.step_s:.2f} s for the fastest way"
     slow = ratio > _LIMIT
-    case.fail_if(
-        slow and run.tensor > measured.CLUSTER.per_machine,
-        "tensor parallel across machines",
-        f"{said}: its all-reduces, four a layer, leave the machine of {measured.CLUSTER.per_machine} GPUs",
-    )
-    case.fail_if(
-        slow and run.pipeline - 1 > (_LIMIT - 1) * run.micro,
-        "a pipeline with few micro-batches",
+    why = f"{said}: its all-reduces, four a layer, leave the machine of {measured.CLUSTER.per_machine} GPUs"
+    case.fail_if(slow and run.tensor > measured.CLUSTER.per_machine, "tensor parallel across machines", why)
+    why = (
         f"{said}: {run.micro} micro-batches for {run.pipeline} ranks, so the bubble is "
-        f"{(run.pipeline - 1) / (run.micro + run.pipeline - 1):.0%}",
+        f"{(run.pipeline - 1) / (run.micro + run.pipeline - 1):.0%}"
     )
-    case.fail_if(
-        slow and run.kind == measured.LEFT_OUT[0],
-        "fills the memory",
-        f"{said}: with {run.memory_gb:.0f} of 80 GB in use, an allocator has to free and ask again",
-    )
+    case.fail_if(slow and run.pipeline - 1 > (_LIMIT - 1) * run.micro, "a pipeline with few micro-batches", why)
+    why = f"{said}: with {run.memory_gb:.0f} of 80 GB in use, an allocator has to free and ask again"
+    case.fail_if(slow and run.kind == measured.LEFT_OUT[0], "fills the memory", why)
     case.fail_if(
         slow and run.tensor > 1 and fastest.tensor < run.tensor,
         "has more tensor ranks than memory asks for",

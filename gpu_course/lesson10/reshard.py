@@ -60,14 +60,8 @@ def _(case: Case) -> None:
         whole = torch.arange(1, rows * math.prod(others) + 1, device=case.device).div(3).to(dtype).view(rows, *others)
         files = {f"rank{rank}": part.clone() for rank, part in enumerate(whole.tensor_split(old))}
         got = case.call(dict(sorted(files.items())[::-1]), new)
-        case.equal(
-            got,
-            [whole[mine.start : mine.stop] for mine in _rows(rows, new)],
-            why=f"{rows} rows, from {old} ranks to {new}",
-        )
+        why = f"{rows} rows, from {old} ranks to {new}"
+        case.equal(got, [whole[mine.start : mine.stop] for mine in _rows(rows, new)], why=why)
         views = [part for part in got if part.untyped_storage().nbytes() > part.nbytes]
-        case.fail_if(
-            views,
-            "returns views of the whole tensor",
-            "torch.save writes all of the storage behind a view: each file would be as large as the model",
-        )
+        why = "torch.save writes all of the storage behind a view: each file would be as large as the model"
+        case.fail_if(views, "returns views of the whole tensor", why)

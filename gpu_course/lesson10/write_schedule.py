@@ -38,10 +38,9 @@ write_schedule.exempt("counts are small numbers above 0", "number_zero number_ne
 def _(case: Case) -> None:
     for ranks, micro in ((1, 2), (2, 3), (3, 2), (3, 1), (3, 6), (4, 8), (5, 3), (5, 7)):
         text = case.call(ranks, micro)
+        why = 'the lines are joined by "\\n"'
         case.fail_if(
-            not isinstance(text, str),
-            f"returns {type(text).__name__}, expected one text: a line for each rank",
-            'the lines are joined by "\\n"',
+            not isinstance(text, str), f"returns {type(text).__name__}, expected one text: a line for each rank", why
         )
         try:
             schedule = Schedule(text)

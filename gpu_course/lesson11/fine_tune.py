@@ -52,11 +52,8 @@ def halves(count: int, different: bool = True) -> list[tuple[torch.Tensor, torch
     return Batches((one.clone(), (one[:, 0] > 0).long()) for one in x)
 
 
-fine_tune.exempt(
-    PROGRAM,
-    "scalar empty single permuted sliced huge tiny not_finite half bfloat16 double bool complex",
-    "elsewhere default_type models lists second_call unchanged random_state",
-)
+fine_tune.exempt(PROGRAM, "scalar empty single permuted sliced huge tiny not_finite half bfloat16 double bool complex")
+fine_tune.exempt(PROGRAM, "elsewhere default_type models lists second_call unchanged random_state")
 
 
 @fine_tune.checks
@@ -82,14 +79,12 @@ def _(case: Case) -> None:
     right.head = other
     losses = stepped(right, batches, lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]), 0.5)
     passes.check(case, rows=32)
-    case.fail_if(
-        model.head is not head, "trains another head than the one that it is given", "the caller goes on with that one"
-    )
+    why = "the caller goes on with that one"
+    case.fail_if(model.head is not head, "trains another head than the one that it is given", why)
     passes.modes(case, training=len(batches))
     case.equal(got, losses, rtol=1e-4, why="expected is the loss of each batch, before its step")
-    case.equal(
-        {name: one.cpu() for name, one in model.body.state_dict().items()}, body, why="only the head was to be trained"
-    )
+    why = "only the head was to be trained"
+    case.equal({name: one.cpu() for name, one in model.body.state_dict().items()}, body, why=why)
     trained(case, model, right)
     passes.once(case, rows=32)
     lets_errors_out(case, *features(), [batches[0], (torch.ones(2, 3), torch.ones(2).long())], case.device)

@@ -42,15 +42,11 @@ def _(case: Case) -> None:
     with archive() as given:
         got = case.call(given, 2, modifies=True)
         decoded, processes, here, held = given.log()
+    why = "then the memory is taken by your own process: when the system ends that one, all is lost"
+    case.fail_if(here, "reads in its own process", why)
+    why = "the mean of each was asked for"
     case.fail_if(
-        here,
-        "reads in its own process",
-        "then the memory is taken by your own process: when the system ends that one, all is lost",
-    )
-    case.fail_if(
-        len(set(decoded)) < LENGTH,
-        f"leaves data out: {len(set(decoded))} of {LENGTH} photographs are read",
-        "the mean of each was asked for",
+        len(set(decoded)) < LENGTH, f"leaves data out: {len(set(decoded))} of {LENGTH} photographs are read", why
     )
     case.fail_if(min(held) < SIZE, "changes what the archive counts", "the memory is no larger for that")
     case.fail_if(
@@ -58,12 +54,8 @@ def _(case: Case) -> None:
         f"holds {max(held) / 2**20:.0f} MiB of photographs in a worker, where {LIMIT_BYTES / 2**20:.0f} are allowed",
         "such a worker is killed; to start again only hides it",
     )
-    case.equal(
-        got,
-        torch.tensor([brightness(index) for index in range(LENGTH)]),
-        rtol=1e-4,
-        why="expected is the mean over all pixels of each photograph, in order",
-    )
+    why = "expected is the mean over all pixels of each photograph, in order"
+    case.equal(got, torch.tensor([brightness(index) for index in range(LENGTH)]), rtol=1e-4, why=why)
     case.fail_if(processes != 2, f"reads in {processes} processes, not in 2", chosen)
     case.budget("photographs read", len(decoded), LENGTH, "decoding is what takes the time")
     with archive() as given:  # without workers all is in this process, and its memory is seen too
@@ -78,7 +70,6 @@ def _(case: Case) -> None:
         error = case.error_of(given, 1)
         processes = given.log()[1]
         traceback.clear_frames(error.__traceback__ if error else None)  # who holds the loader holds its workers
-        case.fail_if(
-            error is None, "swallows errors", "a damaged photograph no longer reaches the caller: repair the cause"
-        )
+        why = "a damaged photograph no longer reaches the caller: repair the cause"
+        case.fail_if(error is None, "swallows errors", why)
     case.fail_if(processes != 1, f"reads in {processes} processes, not in 1", chosen)

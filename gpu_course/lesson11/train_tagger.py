@@ -58,11 +58,9 @@ def _as_on_cuda() -> Iterator[None]:
         simgpu.configure(errors="immediate")
 
 
-train_tagger.exempt(
-    PROGRAM,
-    "scalar empty single permuted sliced huge tiny not_finite negative half bfloat16 double bool complex",
-    "elsewhere default_type models lists second_call unchanged",
-)
+train_tagger.exempt(PROGRAM, "scalar empty single permuted sliced huge tiny not_finite negative")
+train_tagger.exempt(PROGRAM, "half bfloat16 double bool complex")
+train_tagger.exempt(PROGRAM, "elsewhere default_type models lists second_call unchanged")
 
 
 @train_tagger.checks
@@ -73,12 +71,8 @@ def _(case: Case) -> None:
         got = case.call(model, batches, case.device, modifies="training place")
         copies = case.counts.copies_d2h
         passes.check(case, rows=9)
-        case.equal(
-            got,
-            stepped(right, batches, _tag_loss, 0.5),
-            rtol=1e-4,
-            why="expected is the mean loss over the words of each batch, before its step",
-        )
+        why = "expected is the mean loss over the words of each batch, before its step"
+        case.equal(got, stepped(right, batches, _tag_loss, 0.5), rtol=1e-4, why=why)
         trained(case, model, right)
         passes.once(case, rows=9)
         case.fail_if(copies > 1, "takes the loss to the CPU", "the host would wait for it at each step")

@@ -27,10 +27,8 @@ def cut(text: torch.Tensor, starts: torch.Tensor, context: int, device: torch.de
 _TEXT = torch.tensor([7, 1, 9, 4, 250, 6, 3, 8, 2, 5, 11, 13], dtype=torch.uint8)
 
 
-cut.exempt(
-    TRAINING,
-    "empty tiny not_finite negative half bfloat16 double bool complex default_type number_negative number_large limit",
-)
+cut.exempt(TRAINING, "empty tiny not_finite negative")
+cut.exempt(TRAINING, "half bfloat16 double bool complex default_type number_negative number_large limit")
 
 
 @cut.checks

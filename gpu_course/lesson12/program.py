@@ -172,10 +172,8 @@ class Trial:
             count = [sum(value.numel() for value in one.values()) for one in (self.weights, state)]
             other = next(name for name in {**wanted, **shapes} if wanted.get(name) != shapes.get(name))
             name = "a smaller model" if count[1] < count[0] else "another model"
-            case.fail(
-                f"{name}: {other} has the shape {shapes.get(other)}, expected {wanted.get(other)}",
-                "parameters keep names and shapes",
-            )
+            why = "parameters keep names and shapes"
+            case.fail(f"{name}: {other} has the shape {shapes.get(other)}, expected {wanted.get(other)}", why)
         model.load_state_dict(self.weights)
         model = model.to(device)
         return model, case.run("make_optimizer", model)
@@ -295,11 +293,8 @@ def _same_outputs(case: ProgramCase, got: Any, expected: torch.Tensor) -> None:
     shape, wanted = tuple(getattr(got, "shape", ())), tuple(expected.shape)
     case.fail_if(shape != wanted, f"the model returns the shape {shape}, expected {wanted}")
     off = ((got.float() - expected).norm() / expected.norm()).item()
-    case.fail_if(
-        not off < 0.02,
-        f"another model: with the same weights its logits are off by {off:.0%}",
-        "each layer is to be used as in the given program",
-    )
+    why = "each layer is to be used as in the given program"
+    case.fail_if(not off < 0.02, f"another model: with the same weights its logits are off by {off:.0%}", why)
 
 
 def _same_gpt(trial: Trial, case: ProgramCase, model: nn.Module, twin: nn.Module) -> None:
@@ -309,9 +304,8 @@ def _same_gpt(trial: Trial, case: ProgramCase, model: nn.Module, twin: nn.Module
         later = tokens.clone()
         later[:, -1] = (later[:, -1] + 1) % 256
         sees = (model(later)[:, :-1] - got[:, :-1]).abs().max() > 1e-3 * expected.std()
-        case.fail_if(
-            sees, "sees the future: the last byte changes what is predicted before it", "attention must be causal"
-        )
+        why = "attention must be causal"
+        case.fail_if(sees, "sees the future: the last byte changes what is predicted before it", why)
     _same_outputs(case, got, expected)
 
 
@@ -330,25 +324,20 @@ def _blame(
     number = sum((wanted & seen).values())
     if seen:
         kind.strange(trial, seen, case)
+        why = "each number says which"
         case.fail_if(
-            any(row not in wanted for row in seen),
-            f"trains on other {kind.rows} than those that it is given",
-            "each number says which",
+            any(row not in wanted for row in seen), f"trains on other {kind.rows} than those that it is given", why
         )
         case.fail_if(
             number < len(flat), f"fewer {kind.missing}: {number} of {len(flat)} {kind.rows} go through the model"
         )
-        case.fail_if(
-            sum(seen.values()) > len(flat), f"{kind.rows} go through the model more than once", "that is other work"
-        )
+        why = "that is other work"
+        case.fail_if(sum(seen.values()) > len(flat), f"{kind.rows} go through the model more than once", why)
     share = flops / right.flops
     case.fail_if(share < 0.05, "loss from a cache, or from nowhere: the model is not computed")
     still = [name for name, value in weights_of(model).items() if torch.equal(value, trial.weights[name])]
-    case.fail_if(
-        0 < len(still) < len(trial.weights),
-        f"never trains {still[0] if still else ''}",
-        "every parameter is to be trained",
-    )
+    why = "every parameter is to be trained"
+    case.fail_if(0 < len(still) < len(trial.weights), f"never trains {still[0] if still else ''}", why)
     name = "the backward pass is left out, for some steps, rows or layers" if seen else f"fewer {kind.missing}"
     case.fail_if(share < 0.9, f"{name}: {share:.0%} of the floating-point operations")
     if isinstance(optimizer, torch.optim.Optimizer):
@@ -371,17 +360,13 @@ def _evaluates(case: ProgramCase, model: nn.Module, trial: Trial, device: torch.
     got = case.run("evaluate", model, trial.held_out, trial.tested, device)
     expected = held_out_loss(before, trial)
     case.fail_if(type(got) is not float, f"evaluate returns {type(got).__name__}, expected float")
+    why = "the mean over every byte of every window, with the weights as they are"
     case.fail_if(
-        not abs(got - expected) < 5e-3,
-        f"evaluates something else: {got:.4f} nats, expected {expected:.4f}",
-        "the mean over every byte of every window, with the weights as they are",
+        not abs(got - expected) < 5e-3, f"evaluates something else: {got:.4f} nats, expected {expected:.4f}", why
     )
     after = weights_of(model)
-    case.fail_if(
-        any(not torch.equal(after[name], before[name]) for name in before),
-        "evaluate changes the model",
-        "it would train on the evaluation text",
-    )
+    why = "it would train on the evaluation text"
+    case.fail_if(any(not torch.equal(after[name], before[name]) for name in before), "evaluate changes the model", why)
 
 
 def held_out_loss(weights: dict[str, torch.Tensor], trial: Trial) -> float:
@@ -438,11 +423,8 @@ def untouched(case: ProgramCase) -> Iterator[None]:
         after = _instruments()
         noted += [name for name in before if after.get(name) != before[name]]
         noted += [] if settings() == set_before and simgpu.clock_ms() >= begin_ms else ["the simulated GPU"]
-        case.fail_if(
-            noted,
-            f"changes what measures it: {noted[0] if noted else ''}",
-            "a number that the program itself makes says nothing",
-        )
+        why = "a number that the program itself makes says nothing"
+        case.fail_if(noted, f"changes what measures it: {noted[0] if noted else ''}", why)
     case.fail_if(threading.active_count() > threads, "works after the clock: it leaves a thread running")
 
 
@@ -478,11 +460,8 @@ def _strange_windows(trial: Trial, seen: Counter, case: ProgramCase) -> None:
     size, wanted = trial.sizes.context, _windows(trial)
     strange = [bytes(row) for row in seen if row not in wanted]
     own, other = (bytes(text.tolist()) for text in (trial.text, trial.held_out))
-    case.fail_if(
-        any(row in other and row not in own for row in strange),
-        "trains on the evaluation text",
-        "its loss there then says nothing",
-    )
+    why = "its loss there then says nothing"
+    case.fail_if(any(row in other and row not in own for row in strange), "trains on the evaluation text", why)
     case.fail_if(
         all(len(row) < size for row in seen), f"fewer tokens: windows of {max(map(len, seen))} bytes, not {size}"
     )
@@ -509,15 +488,11 @@ def _pictures(trial: Trial, files: list[bytes], codes: list[int]) -> Counter:
 
 def _strange_pictures(trial: Trial, seen: Counter, case: ProgramCase) -> None:
     other = _pictures(trial, trial.held_out, list(range(32 * len(trial.held_out))))
-    case.fail_if(
-        any(row in other for row in seen), "trains on the evaluation pictures", "its loss there then says nothing"
-    )
+    why = "its loss there then says nothing"
+    case.fail_if(any(row in other for row in seen), "trains on the evaluation pictures", why)
     still = _pictures(trial, trial.text, [code // 32 * 32 for code in trial.starts.flatten().tolist()])
-    case.fail_if(
-        all(row in still for row in seen),
-        "leaves the pictures where they are",
-        "the variant says how each is flipped and moved",
-    )
+    why = "the variant says how each is flipped and moved"
+    case.fail_if(all(row in still for row in seen), "leaves the pictures where they are", why)
 
 
 GPT = Kind(

@@ -269,9 +269,8 @@ def _on_gpu(case: ProgramCase, trial: Trial, spec: str, coarse: bool) -> dict[st
     right = trial.right()
     run = measured(case, trial, spec)
     work = [record.name for record in run.reading.select("kernel")]
-    case.fail_if(
-        work, f"works after the clock: {len(work)} kernels run when the weights are read", "train ends when all is done"
-    )
+    why = "train ends when all is done"
+    case.fail_if(work, f"works after the clock: {len(work)} kernels run when the weights are read", why)
     flops = sum(record.flops for record in run.training.select("kernel", "sim:0"))
     case.fail_if(run.training.select("kernel", "sim:1"), "uses a second GPU", "its memory and its time are not counted")
     share = flops / right.flops

@@ -89,8 +89,5 @@ def _(case: Case) -> None:
             else "batch 1 does not fit either: 0",
         )
         limit = max(30, 2 * largest.bit_length() + 10)  # "About 20 runs must be enough for a batch of hundreds."
-        case.fail_if(
-            tried > limit,
-            f"the result is right, but it takes {tried} runs, and {limit} are enough",
-            "each try is a run of your program: double the batch, then halve the range that is left",
-        )
+        why = "each try is a run of your program: double the batch, then halve the range that is left"
+        case.fail_if(tried > limit, f"the result is right, but it takes {tried} runs, and {limit} are enough", why)

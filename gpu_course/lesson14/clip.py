@@ -67,16 +67,12 @@ def _(case: Case) -> None:
     edges.note("limit", "second_call")
     for x, seen in ((_SHORT, "is short enough"), (_LONG, "is too long")):
         lines = breaks(case, x, 2.0)
-        case.fail_if(
-            lines,
-            f"the values are right, but where x {seen}, the graph breaks at: {'; '.join(lines)}",
-            "there the host must wait for a number, or do something that no graph can hold: "
-            "let tensors carry the number, and compute what the `if` decides",
+        why = (
+            "there the host must wait for a number, or do something that no graph can hold: let tensors carry the "
+            "number, and compute what the `if` decides"
         )
+        case.fail_if(lines, f"the values are right, but where x {seen}, the graph breaks at: {'; '.join(lines)}", why)
     graphs = traced(case, (_SHORT, 2.0), (_LONG, 2.0))
     case.fail_if(not graphs, "nothing of it is compiled", "the compiler was told to leave the function alone")
-    case.fail_if(
-        len(graphs) > 1,
-        "is compiled again for another x of the same shape",
-        "a decision that Python takes is a guard: when it changes, the function is compiled again",
-    )
+    why = "a decision that Python takes is a guard: when it changes, the function is compiled again"
+    case.fail_if(len(graphs) > 1, "is compiled again for another x of the same shape", why)

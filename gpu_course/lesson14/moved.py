@@ -49,9 +49,6 @@ def _(case: Case) -> None:
         outputs = [output for _, output in operators]
         outside = [name for name in _BYTES if name not in outputs and any(name in inputs for inputs, _ in operators)]
         fused = sum(_BYTES[name] for name in outside) + sum(_BYTES[name] for name in written)
-        case.equal(
-            got,
-            (separate, fused),
-            why=f"one kernel reads {', '.join(outside) or 'nothing'} and writes {written or 'nothing'}",
-        )
+        why = f"one kernel reads {', '.join(outside) or 'nothing'} and writes {written or 'nothing'}"
+        case.equal(got, (separate, fused), why=why)
     edges.note("order")

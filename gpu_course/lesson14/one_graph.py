@@ -71,9 +71,8 @@ def _(case: Case) -> None:
         left_out = Counter(sizes) - Counter(rows)
         examples = [node.meta.get("example_value") for node in graphs[0].graph.nodes]
         types = {example.dtype for example in examples if isinstance(example, torch.Tensor)}
-        case.fail_if(
-            types - {torch.float32}, "compiles more than `function`", "it casts nothing: compile it as it is", got=types
-        )
+        why = "it casts nothing: compile it as it is"
+        case.fail_if(types - {torch.float32}, "compiles more than `function`", why, got=types)
         given, results = {_memory(first) for first, _ in runs}, {_memory(*result) for _, result in runs}
         case.fail_if(  # "call it for each batch as it is"
             {_memory(batch) for batch in batches} - given,
@@ -82,9 +81,6 @@ def _(case: Case) -> None:
             expected=f"batches of {sizes} rows" if left_out else ...,
             got=f"of {rows} rows" if left_out else ...,
         )
-        case.fail_if(
-            {_memory(result) for result in got} - results,
-            "returns what no graph has computed",
-            "the results are those of the compiled function",
-        )
+        why = "the results are those of the compiled function"
+        case.fail_if({_memory(result) for result in got} - results, "returns what no graph has computed", why)
     edges.note("second_call", "order")

@@ -68,6 +68,7 @@ def _installed() -> tuple[str, ...]:
     """Return the folders of Python's own code and of installed packages."""
     paths = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     paths += [*site.getsitepackages(), site.getusersitepackages()]
+    paths += [path for path in sys.path if path and any(Path(path).glob("*.dist-info"))]  # by `pip install --target`
     torch = importlib.util.find_spec("torch")
     if torch is not None and torch.origin is not None:
         paths += [str(Path(torch.origin).absolute().parents[1])]
