@@ -106,9 +106,7 @@ def main() -> None:
     for name, program in (("the explorer's formulas", plans.IDEAL), ("with five numbers", measured.NANOTRON)):
         found = measured.regrets(program).values()
         near = sum(one <= 1.25 for one in found)
-        print(
-            f"first choice, {name}: within 1.25 of the best {near} of {len(found)}, median {measured.error(found):.2f}"
-        )
+        print(f"first choice, {name}: within 1.25 of best {near} of {len(found)}, median {measured.error(found):.2f}")
     print("MosaicML, FSDP:                      the explorer's formulas   with five numbers of nanotron")
     ideal, fitted = mosaic(plans.IDEAL), mosaic(measured.NANOTRON)
     for key, found in sorted(ideal.items()):

@@ -121,9 +121,7 @@ def _weight_and_bias(case: Case, layer: nn.Module, mask: torch.Tensor) -> tuple[
     return by_shape[tuple(mask.shape)], by_shape[(mask.shape[0],)]
 
 
-def _equals_by_hand(
-    case: Case, got: Any, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter, mask: torch.Tensor
-):
+def _equals_by_hand(case: Case, got, x: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter, mask: torch.Tensor):
     """Fail unless `got` is what the layer computes with these parameters, one product after the other."""
     products = x.cpu()[..., None, :] * torch.where(mask, weight.detach().cpu(), 0.0)
     expected = (products.sum(-1) + bias.detach().cpu()).to(weight.device)

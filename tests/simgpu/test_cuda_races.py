@@ -73,11 +73,12 @@ def part_of_pinned_overwritten(two):
     return y
 
 
-def freed_while_used(two):
+def freed_while_used(two, order=lambda two, y: None):
     y = torch.ones(1000, device="cuda")
     two.stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(two.stream):
         z = y * 2
+    order(two, y)
     del y
     return torch.ones(900, device="cuda"), z
 
@@ -165,23 +166,11 @@ def pageable_overwritten(two):
 
 
 def recorded_for_the_stream(two):
-    y = torch.ones(1000, device="cuda")
-    two.stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(two.stream):
-        z = y * 2
-    y.record_stream(two.stream)
-    del y
-    return torch.ones(900, device="cuda"), z
+    freed_while_used(two, lambda two, y: y.record_stream(two.stream))
 
 
 def freed_after_waiting(two):
-    y = torch.ones(1000, device="cuda")
-    two.stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(two.stream):
-        z = y * 2
-    torch.cuda.current_stream().wait_stream(two.stream)
-    del y
-    return torch.ones(900, device="cuda"), z
+    freed_while_used(two, lambda two, y: torch.cuda.current_stream().wait_stream(two.stream))
 
 
 def between_gpus(two):

@@ -39,9 +39,7 @@ def test_pages_give_the_figures_as_they_are_stored():
     quoted = [f"{100 * bar.median_error:.1f} %" for bar in (*compiled, *(bar.gains for bar in compiled))]
     quoted += [f"{bar.gains.rank_correlation:.2f}" for bar in compiled]
     quoted += [f"about {-100 * part(regime='training').bias:.0f} % too short", f"{len(BAR.set_aside.runs)} more runs"]
-    quoted += [
-        f"{{{{{name}}}}}" for name in ("error_bar", "set_aside", "memory_figures", "host_figures", "call_figures")
-    ]
+    quoted += [f"{{{{{one}}}}}" for one in ("error_bar", "set_aside", "memory_figures", "host_figures", "call_figures")]
     assert [words for words in quoted if words not in guide] == []
 
 

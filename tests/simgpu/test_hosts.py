@@ -62,16 +62,12 @@ def test_each_operator_has_the_price_of_its_class_and_of_what_is_around_it(host,
 
 def test_autograd_counts_its_nodes_and_the_gradients_that_it_adds(host):
     leaves = [torch.ones(4, device="sim", requires_grad=True) for _ in range(5)]
-    loss = sum(leaf * 2 for leaf in leaves).sum()
-    simgpu.configure(host=simgpu.Host(US, ratios={"accumulate": 1.0}))
-    before = simgpu.clock_ms()
-    loss.backward()
-    assert (simgpu.clock_ms() - before) * 1000 == pytest.approx(5 * US)
-    loss = sum(leaf * 2 for leaf in leaves).sum()
-    simgpu.configure(host=simgpu.Host(US, ratios={"node": 1.0}))
-    before = simgpu.clock_ms()
-    loss.backward()
-    assert (simgpu.clock_ms() - before) * 1000 == pytest.approx(6 * US)  # those that run an operator: sum, 5 products
+    for kind, count in (("accumulate", 5), ("node", 6)):  # nodes that run an operator: sum, 5 products
+        loss = sum(leaf * 2 for leaf in leaves).sum()
+        simgpu.configure(host=simgpu.Host(US, ratios={kind: 1.0}))
+        before = simgpu.clock_ms()
+        loss.backward()
+        assert (simgpu.clock_ms() - before) * 1000 == pytest.approx(count * US)
 
 
 def test_an_optimizer_takes_the_host_by_operator_and_by_tensor(host):
@@ -304,9 +300,7 @@ def test_the_label_of_a_time_says_what_is_known_of_the_host(host, words):
 def test_a_forecast_says_what_the_host_does_and_what_would_take_it_from_it():
     ahead = small_step().on("T4", host=HOST)
     assert sum(ahead.host_by_class.values()) == pytest.approx(ahead.host_s)
-    assert {"library", "light", "library backward", "node", "accumulate", "optimizer", "view"} <= set(
-        ahead.host_by_class
-    )
+    assert {"library", "light", "library backward", "node", "accumulate", "optimizer", "view"} <= {*ahead.host_by_class}
     graph, bare = (ahead.what_if(compiled=how) for how in (True, "launches"))
     assert max(graph.step_time, bare.step_time) < 0.4 * ahead.total_s
     assert ahead.what_if(host="desktop").step_time == pytest.approx(small_step().on("T4", host="desktop").total_s)

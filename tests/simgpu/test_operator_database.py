@@ -1,5 +1,6 @@
 """Does PyTorch's own operator database give the CPU's results on the simulated GPU?"""
 
+import contextlib
 import gc
 
 import pytest
@@ -9,17 +10,24 @@ import simgpu
 from tests.simgpu import operators as operator_database
 
 
-@pytest.mark.parametrize(("every", "limit"), [(20, 2), pytest.param(1, 10**9, marks=pytest.mark.slow)])
-def test_operators_have_the_cpus_results(every, limit):
-    simgpu.enable()
+@contextlib.contextmanager
+def on_one_thread():
+    operator_database.database()  # what it looks for when it is imported is no part of this
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        outcomes = operator_database.run(every, limit=limit)
+        yield
     finally:
         torch.set_num_threads(threads)
-        simgpu.enable()  # the capacity as other tests expect it
         gc.collect()
+
+
+@pytest.mark.usefixtures("_capacity")
+@pytest.mark.parametrize(("every", "limit"), [(20, 2), pytest.param(1, 10**9, marks=pytest.mark.slow)])
+def test_operators_have_the_cpus_results(every, limit):
+    simgpu.enable()
+    with on_one_thread():
+        outcomes = operator_database.run(every, limit=limit)
     forward, backward = operator_database.report(outcomes)
     assert sum(o.samples for o in outcomes) > 2000 / every
     assert every > 1 or operator_database.no_longer(outcomes) == []  # nothing is listed that agrees
@@ -29,16 +37,9 @@ def test_operators_have_the_cpus_results(every, limit):
 
 @pytest.mark.parametrize("every", [40, pytest.param(1, marks=pytest.mark.slow)])
 def test_operators_on_cudas_face(every):
-    operator_database.database()  # what it looks for when it is imported is no part of this
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with simgpu.cuda(memory="8 GiB"):
-            outcomes = operator_database.run(every, offset=7 % every, limit=2, place="cuda:0")
-            assert torch.ones(1, device="cuda").is_cuda
-    finally:
-        torch.set_num_threads(threads)
-        gc.collect()
+    with on_one_thread(), simgpu.cuda(memory="8 GiB"):
+        outcomes = operator_database.run(every, offset=7 % every, limit=2, place="cuda:0")
+        assert torch.ones(1, device="cuda").is_cuda
     assert sum(o.samples for o in outcomes) > 2000 / every and operator_database.unlisted(outcomes) == []
 
 
@@ -50,13 +51,8 @@ def _capacity():
 
 @pytest.fixture
 def _cuda(_capacity):
-    operator_database.database()  # what it looks for when it is imported is no part of this
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    with simgpu.cuda("H100 SXM", gpus=2, memory="8 GiB", errors="immediate"):
+    with on_one_thread(), simgpu.cuda("H100 SXM", gpus=2, memory="8 GiB", errors="immediate"):
         yield
-    torch.set_num_threads(threads)
-    gc.collect()
 
 
 @pytest.mark.usefixtures("_cuda")
