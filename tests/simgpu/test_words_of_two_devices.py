@@ -103,7 +103,7 @@ def walk(ops, monkeypatch):
             except Exception as error:
                 words = str(error)
             expected = said_by_generated_code(refused[-1]) if refused else None
-            if re.search(r"\bmeta\b|SimTensor", words) or (expected and not words.endswith(expected)):
+            if re.search(r"\bmeta\b|Meta\w+Type|SimTensor", words) or (expected and not words.endswith(expected)):
                 wrong.append((op.name, words, expected))
             counts["equal" if expected and words.endswith(expected) else "own words"] += 1
     return counts, wrong
@@ -139,6 +139,10 @@ def test_the_families_are_those_of_native_functions():
     (lambda x: F.conv1d(x, torch.ones(1, 4, 1).cuda().half()), "FloatTensor. and weight type .torch.cuda.HalfTensor"),
     (lambda x: F.conv1d(x, torch.ones(1, 4, 1).bfloat16()), "FloatTensor. and weight type .CPUBFloat16Type. should"),
     (lambda x: F.conv1d(x.bool(), torch.ones(1, 4, 1).cuda()), "CUDABoolType. and weight type .torch.cuda.FloatTens"),
+    (lambda x: F.conv1d(x.cfloat(), torch.ones(1, 4, 1).cuda()), "CUDAComplexFloatType. and weight type .torch.cuda"),
+    (lambda x: F.conv_transpose1d(x, x[..., None], x[0].half()), "FloatTensor. and bias type .torch.cuda.HalfTensor"),
+    (lambda x: torch.stft(x.long(), 4, return_complex=True), r"stft\(torch.cuda.LongTensor\[4, "),
+    (lambda x: torch.meshgrid(x, indexing="ij"), r"\[ torch.cuda.FloatTensor\{4,3\} \]"),
     (lambda x: F.scaled_dot_product_attention(x, x.cpu(), x), "query.device: cuda:0 key.device: cpu and value"),
 ])  # fmt: skip
 def test_an_error_names_the_argument_the_operator_and_the_device(_face, program, words):

@@ -209,13 +209,15 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
     return classes.new_zeros(*classes.shape, num_classes).scatter_(-1, classes.unsqueeze(-1), 1)
 
 
-# C++ compares devices in these before any operator runs
-_COMPARING_DEVICES = "inner", "take_along_dim", "linalg_multi_dot", "tensor_split.tensor_indices_or_sections"
+# C++ compares devices or types in these before any operator runs, or shows a tensor
+_COMPARING_DEVICES = """inner take_along_dim linalg_multi_dot tensor_split.tensor_indices_or_sections istft stft.center
+stft meshgrid meshgrid.indexing conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding conv_transpose1d
+conv_transpose2d.input conv_transpose3d.input""".split()  # noqa: SIM905
 
 
 def _in_words_of_kind(operator: Operator, *args: Any, **kwargs: Any) -> Any:
     try:
-        return operator.decompose(*args, **kwargs)
+        return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     except RuntimeError as error:
         error.args = (device_kind.in_words(str(error)),)
         raise

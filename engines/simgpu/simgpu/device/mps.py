@@ -46,15 +46,12 @@ def has_check(func: Operator) -> bool:
     return name in _CHECKS if device_kind.kind == "mps" else name == "convolution" and device_kind.kind != "sim"
 
 
-_NAMED = ("Byte", "Char", "Double", "Float", "Int", "Long", "Short", "Half")  # by `processErrorMsg` in Exceptions.cpp
-
-
 def types_in_words(x: torch.Tensor, other: torch.Tensor, name: str = "weight") -> str:
     """Return how Convolution.cpp calls two tensors' types: `MPSFloatType`, `CUDABFloat16Type`, unlike Python."""
     types = [tensor.type() for tensor in (x, other)]
     for at, text in enumerate(types):
         kind, kept = re.fullmatch(r"torch\.(?:(\w+)\.)?(\w+)Tensor", text).groups()  # pyright: ignore[reportOptionalMemberAccess]
-        if kind == "mps" or kept not in _NAMED:
+        if kind == "mps" or kept not in device_kind.NAMED:
             types[at] = f"{(kind or 'cpu').upper()}{kept}Type"
     return f"Input type ({types[0]}) and {name} type ({types[1]})"
 
@@ -74,6 +71,9 @@ def _convolution(call: Call) -> None:
     x, weight = call["input"], call["weight"]
     if x.dtype != weight.dtype and x.device == weight.device:
         raise RuntimeError(f"{types_in_words(x, weight)} should be the same")
+    bias = call["bias"]
+    if bias is not None and x.dtype != bias.dtype and x.device == bias.device:
+        raise RuntimeError(f"{types_in_words(x, bias, 'bias')} should be the same")
     if device_kind.kind != "mps":
         return
     if not x.dtype.is_floating_point and not x.dtype.is_complex:

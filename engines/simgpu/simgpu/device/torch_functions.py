@@ -2,7 +2,6 @@
 
 import importlib
 import os
-import re
 from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from types import ModuleType
@@ -122,8 +121,7 @@ def _in_words_of_sim(run: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return run(*args, **kwargs)
         except RuntimeError as error:
-            ours = device_kind.current.type_name
-            error.args = tuple(re.sub(r"\bMeta(\w+)Type\b", ours, str(one)) for one in error.args)
+            error.args = (device_kind.in_words(str(error)),)
             raise
         finally:
             here.create_graph = before

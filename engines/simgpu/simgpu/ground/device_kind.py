@@ -62,6 +62,7 @@ KINDS = {
 _NO_FP64 = "Required aspect fp64 is not supported on the device"
 _WITHOUT_KERNELS = dict.fromkeys((torch.float64, torch.complex128), _NO_FP64)
 XPU_WITHOUT_FP64 = replace(KINDS["xpu"], no_kernels=_WITHOUT_KERNELS, wrong_format=RuntimeError)
+NAMED = ("Byte", "Char", "Double", "Float", "Int", "Long", "Short", "Half")  # by `processErrorMsg` in Exceptions.cpp
 DIMENSIONS_WORDS = "MPS supports tensors with dimensions <= {}, but got {}."
 
 kind = "sim"  # `show` sets these three
@@ -82,8 +83,10 @@ def title() -> str:
 
 
 def in_words(message: str) -> str:
-    """Return a message of C++, which takes simulated GPUs for `meta:0` …, with the names of their devices."""
-    return re.sub(r"\bmeta(?=:\d| Device)", kind, message)
+    """Return a message of C++, which takes simulated GPUs for `meta:0` …, with the names of their devices and types."""
+    message = re.sub(r"\bmeta(?=:\d| Device)", kind, message)
+    message = re.sub(rf"\bMeta({'|'.join(NAMED)})Type\b", current.type_name, message)
+    return re.sub(r"\bMeta(\w+)Type\b", rf"{kind.upper()}\1Type", message)
 
 
 def is_ours(device: torch.device) -> bool:
