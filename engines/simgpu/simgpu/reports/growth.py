@@ -29,6 +29,7 @@ _SEVERAL_CALLS = 6  # of models, from which all is kept
 _SEVERAL = 3  # earlier steps: if the graphs of so many are alive, that is no delay by a step or two
 _ALONE = 1.5  # of the bytes of a value: with more, it keeps others alive
 _DEPTH, _MOST_ITEMS = 5, 10_000  # of lists of lists, in which a value is looked for
+_SHORT = 100  # values: a queue of so many is soon full
 _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and caches
 
 
@@ -61,6 +62,7 @@ class GrowthWatch:
         self._ends: list[int] = []  # bytes alive at the last ends of steps
         self._next = self._next_call = _LOOKED_AFTER
         self._sites: list[tuple[str, ...]] = []  # the lines that ran at each call of a model
+        self._queued: set[str] = set()  # lines whose values a short queue keeps
         self.turns = 0  # over how many growth was looked for
         self.cut = False  # whether a backward pass would have come, as after a loop over time: graphs go with it
 
@@ -129,7 +131,9 @@ class GrowthWatch:
         if len(roots) == 1:  # the graph of what this line makes keeps what others make
             others = nbytes.keys() - plainly - roots
             nbytes[next(iter(roots))] += sum(nbytes.pop(line) for line in others)
-        growths = [_growth(line, size, held.get(line), "turn") for line, size in nbytes.items()]
+        self._queued |= {line for line, tensor in held.items() if _in_a_short_queue(tensor)}
+        most = [(line, size) for line, size in nbytes.items() if line not in self._queued]
+        growths = [_growth(line, size, held.get(line), "turn") for line, size in most]
         return list({one.parts: one for one in sorted(growths, key=lambda one: one.bytes_per_step)}.values())[::-1][:3]
 
     def _grows(self, line: str, turns: list[int], by_step: bool) -> bool:
@@ -166,7 +170,9 @@ class GrowthWatch:
         if not kept and lines:
             kept = _kept(self._holdings, until=self._holdings.step, graphs=False)
         last = {held.line: tensor for tensor, held in kept}
-        found = [_growth(line, bytes_per_step, last.get(line)) for line, _ in lines.most_common(3)]
+        self._queued |= {line for line, tensor in last.items() if _in_a_short_queue(tensor)}
+        most = [line for line, _ in lines.most_common(3) if line not in self._queued]
+        found = [_growth(line, bytes_per_step, last.get(line)) for line in most]
         return list({one.parts: one for one in found}.values())
 
     def _growing(self, kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
@@ -271,6 +277,18 @@ def _attribute(tensor: torch.Tensor) -> _Holder | None:
                 containers.append(owner)
         values = containers
     return None
+
+
+def _in_a_short_queue(tensor: torch.Tensor) -> bool:
+    """Return whether a queue keeps a tensor, or a list of it, that fills up soon and grows no more."""
+    values: list[Any] = [tensor]
+    for _ in range(3):  # the tensor, a list of it, the deque of a queue
+        owners = gc.get_referrers(*values)
+        queues = [one for one in owners if type(one).__name__ in ("deque", "Queue", "PriorityQueue", "LifoQueue")]
+        if any(0 < (getattr(one, "maxlen", None) or getattr(one, "maxsize", 0)) <= _SHORT for one in queues):
+            return True
+        values = [one for one in owners if isinstance(one, list | tuple | deque) and one is not values]
+    return False
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:

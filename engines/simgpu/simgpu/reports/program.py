@@ -148,7 +148,7 @@ class Program:
         self._train(event.parameters)
 
     def on_update(self, event: events.Update) -> None:
-        self.closure, self.optimized = event.closure, True
+        self.closure, self.optimized, self.groups = event.closure, True, self.groups or 1  # or a thread has built it
         self.stepping, self.searches = True, False
         waiting = self.waiting.get(event.optimizer)
         if waiting is None:

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from simgpu.clock.events import FIRST_BATCH
+from simgpu.clock.events import FIRST_BATCH, LOADING
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.lines import Error, Line, Row
 from simgpu.forecasts.time_forecast import TimeForecast
@@ -181,7 +181,7 @@ class Values:
 
     def _counts(self, row: Row, named: set[tuple[str, int, str]]) -> bool:
         """Return whether a line that keeps the GPU waiting does so by habit, and is not named already."""
-        if row.parts in named or row.parts in self.must_read or row.cause == FIRST_BATCH:
+        if row.parts in named or (row.parts in self.must_read and row.cause != LOADING) or row.cause == FIRST_BATCH:
             return False
         times = row.count * self.recorded
         return times >= (_FEW if self.steps < 2 else 2 if self.recorded > 1 else 0)

@@ -157,7 +157,7 @@ def nothing_sentence(report: Values) -> str:
 
 def _why_not(row: Row, report: Values) -> str:
     """Return why a line that keeps the GPU waiting longest gets no remark."""
-    if row.parts in report.must_read:
+    if row.parts in report.must_read and row.cause != LOADING:
         return ", where the program needs the value" if "to the host" in row.cause else ", which comes once"
     share = row.seconds / report.step_time
     said = f", {share:.0%} of it" + ", in few steps" * (row.count < 0.5)
