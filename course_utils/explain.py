@@ -101,7 +101,7 @@ def _causes(error: BaseException | str) -> list[BaseException | str]:
 
 
 # A line that says which error was raised; what stands before it (a rank, a time, an E) begins the next lines too
-_RAISED = re.compile(r"^(.*?)\b((?:\w+\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported))(?:: |:?$)", re.MULTILINE)
+_RAISED = re.compile(r"^(.*?)\b((?:\w+\.){,9}[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported))(?:: |:?$)", re.M)
 
 
 def _messages(error: BaseException | str) -> Iterator[str]:
