@@ -209,6 +209,8 @@ class _Signals:
     def _ignore(self) -> None:
         for number in _ENDING & self._handled:  # `timeout` sends its signal to the process and to its group
             signal.signal(number, signal.SIG_IGN)
+        if self._heeded_s > -math.inf and hasattr(signal, "SIGCHLD"):  # it also ends workers, of which PyTorch would
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # raise an error wherever the program is, as in its report
 
     def _stop(self, number: int, frame: object) -> None:
         """Raise an interruption, between two instructions of the main thread."""
