@@ -10,7 +10,7 @@ import linecache
 import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import CellType, FrameType, FunctionType, ModuleType
@@ -158,11 +158,17 @@ class GrowthWatch:
         Where no value of an earlier step is held, that is one with a graph of several steps, such as a sum of losses.
         """
         now = self._holdings.step
-        tops = _roots(_kept(self._holdings, until=now + 1))
-        kept = [pair for pair in tops if bytes_per_step and pair[1].step < now] or self._growing(tops)
+        values = _kept(self._holdings, until=now + 1)
+        tops = _roots(values)
+        kept = [pair for pair in tops if bytes_per_step and pair[1].step < now]
+        kept = kept or self._growing(_carried(values) if bytes_per_step else tops)
         if not (kept or bytes_per_step):
             return []
         lines = Counter(held.line for _, held in kept) if kept else self._lines_of_several_steps()
+        if not lines:  # one value that grows, as by `torch.cat`
+            plain = _carried(_kept(self._holdings, until=now + 1, graphs=False))
+            kept = [pair for pair in plain if 2 * pair[1].nbytes >= bytes_per_step * now]
+            lines, self.turns = Counter(held.line for _, held in kept), 0  # what grows unnamed is not said to stay
         turns: dict[str, set[int]] = defaultdict(set)
         for held in self._holdings.made():
             turns[held.line].add(held.step)
@@ -260,6 +266,17 @@ def _holder(tensor: torch.Tensor) -> _Holder | None:
     return _attribute(tensor)
 
 
+def _carried(values: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
+    """Return those values that a variable has, and that the program makes anew of what it had, as a state."""
+    frame, known = sys._getframe(1), set[int]()
+    while frame is not None:
+        if places.is_readers(frame.f_code.co_filename, frame.f_code.co_name):
+            known |= {id(item) for _, value in _variables(frame) for item in (value, *_items(value))}
+        frame = frame.f_back
+    holders = [(pair, _holder(pair[0])) for pair in values if id(pair[0]) in known]
+    return [pair for pair, of in holders if of is not None and _line_that_keeps(of, (_puts_into, _makes_anew))]
+
+
 def _attribute(tensor: torch.Tensor) -> _Holder | None:
     """Return which attribute of the program's objects, wherever they are, refers to a tensor, or to a list of it."""
     values: list[Any] = [tensor]
@@ -282,12 +299,12 @@ def _attribute(tensor: torch.Tensor) -> _Holder | None:
 def _in_a_short_queue(tensor: torch.Tensor) -> bool:
     """Return whether a queue keeps a tensor, or a list of it, that fills up soon and grows no more."""
     values: list[Any] = [tensor]
-    for _ in range(3):  # the tensor, a list of it, the deque of a queue
+    for _ in range(4):  # the tensor, a list of it, the deque of a queue, its dict where it was asked for
         owners = gc.get_referrers(*values)
         queues = [one for one in owners if type(one).__name__ in ("deque", "Queue", "PriorityQueue", "LifoQueue")]
         if any(0 < (getattr(one, "maxlen", None) or getattr(one, "maxsize", 0)) <= _SHORT for one in queues):
             return True
-        values = [one for one in owners if isinstance(one, list | tuple | deque) and one is not values]
+        values = [one for one in owners if isinstance(one, list | tuple | deque | dict) and one is not values]
     return False
 
 
@@ -322,7 +339,7 @@ def _items(value: Any) -> Iterable[Any]:
 _ADD = ("append", "extend", "add", "insert", "appendleft", "update", "setdefault")
 
 
-def _line_that_keeps(holder: _Holder) -> Line | None:
+def _line_that_keeps(holder: _Holder, ways: Iterable[Callable[[ast.AST, str], bool]] = ()) -> Line | None:
     """Return the one line of the holder's file that puts something into it; None where there is none, or several.
 
     Where no line adds to it, that is the one that makes it anew of itself, else the one that gives it a value. Where
@@ -334,7 +351,7 @@ def _line_that_keeps(holder: _Holder) -> Line | None:
     except SyntaxError:
         return None
     names = [holder.name, *([f"self.{holder.name.rpartition('.')[2]}"] if "." in holder.name else [])]
-    for does in (_puts_into, _makes_anew, _gives_a_value):
+    for does in ways or (_puts_into, _makes_anew, _gives_a_value):
         numbers = {node.lineno for node in nodes for name in names if does(node, name)}
         if len(numbers) > 1:
             numbers &= holder.lines

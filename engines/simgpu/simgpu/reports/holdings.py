@@ -12,7 +12,7 @@ from torch import nn
 from simgpu.accounting.accounts import Accounts
 from simgpu.clock.events import OPTIMIZER
 from simgpu.ground import places
-from simgpu.ground.nodes import records_graph
+from simgpu.ground.nodes import graph_of, records_graph
 from simgpu.ground.storages import states_of, storage_of, tensors_on
 
 OWNERS = ("weights", "gradients", "optimizer", "activations", "others")
@@ -127,6 +127,13 @@ class Holdings:
         for weight in weights:
             self._label(weight, "weights")
             self._label(weight.grad, "gradients")
+
+    def given(self, inputs: Iterable[torch.Tensor | None]) -> None:
+        """A model got these: what has no graph is data, and no activation."""
+        for tensor in inputs:
+            held = self.held(tensor)
+            if held is not None and held.owner == "activations" and tensor is not None and graph_of(tensor) is None:
+                held.owner = "others"
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         for tensor in states_of(optimizer):

@@ -232,6 +232,7 @@ class Recording:
 
     def on_called(self, event: events.Called) -> None:
         self.growth.called(event.call.lines)
+        self.holdings.given(one() for one, _ in event.call.given)
 
     def on_update(self, event: events.Update) -> None:
         self.log.stepping = self.holdings.stepping = True

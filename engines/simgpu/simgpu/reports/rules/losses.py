@@ -77,10 +77,7 @@ class ProbabilitiesWithoutLogarithm(LossRule, about="result"):
 class SigmoidBeforeLoss(LossRule, about="result"):
     """A loss that squashes its scores gets the numbers of a sigmoid."""
 
-    text = (
-        "This loss gets the numbers of a sigmoid and squashes them once more, so the model learns slowly. Give it the "
-        "scores, without sigmoid."
-    )
+    text = "This loss squashes the numbers of a sigmoid once more, so the model learns slowly. Give it the scores."
     cure = "give the loss the scores"
 
     def on_loss(self, event: events.Loss) -> None:
