@@ -47,6 +47,14 @@ def test_a_chain_is_one_kernel_that_reads_and_writes_once():
     assert "1 graph, 1 kernel" in str(found) and "<td>add, mul, relu</td>" in found._repr_html_()
 
 
+def test_long_rows_are_read_again_by_each_loop_and_what_is_picked_alone_is_read():
+    for rows, columns, passes in ((512, 50_000, 3), (8192, 2_000, 2)):
+        found = simgpu.compiled(lambda x: x.softmax(1), torch.empty(rows, columns))
+        assert found.nbytes == pytest.approx(passes * 4 * rows * columns, rel=0.01)
+    table, index = torch.empty(50_000, 64), torch.zeros(10, dtype=torch.int64)
+    assert simgpu.compiled(lambda x, at: x[at] + 1, table, index).nbytes < 3 * 4 * 64 * 10
+
+
 def test_products_are_calls_of_a_library_with_their_operations():
     called, written = simgpu.compiled(product, torch.ones(64, 64)).kernels
     assert called.library and called.flops == 2 * 64**3 and called.nbytes == 3 * 64 * 64 * 4

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.flop_counter import flop_registry
 
@@ -113,3 +114,26 @@ def test_odd_rows_in_16_bits_cost_what_was_published_on_the_gpus_of_which_it_was
     assert "no multiple of 16 bytes slow products down: test_prices.py:" in odd[2] and "16 bytes" not in even[2]
     for others in ({"gpu": "RTX 3090"}, {"dtype": torch.float32}):
         assert time_ms(50_257, **others)[0] == pytest.approx(time_ms(50_304, **others)[0], rel=0.01)
+
+
+class Calls(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+def conv3d(x):
+    return F.conv3d(x, x.new_empty(64, 3, 3, 3, 3))
+
+
+@pytest.mark.parametrize(("function", "shape", "ms"), [
+    (lambda x: x.softmax(1), (4096, 393_216), 8.52), (lambda x: x.log_softmax(1), (4096, 393_216), 8.48),
+    (lambda x: F.layer_norm(x, x.shape[1:]), (16, 64, 256, 256), 8.12), (conv3d, (16, 3, 64, 64, 64), 1.87),
+    (lambda x: F.max_pool2d(x, 4, 1, 1), (32, 64, 512, 512), 10.8),
+    (lambda x: F.max_pool3d(x, 3, 2, 1, 3), (16, 32, 128, 128, 128), 3.93),
+    (lambda x: F.huber_loss(x, x), (32_768, 32_768), 5.66),
+])  # fmt: skip
+def test_kernels_that_pass_over_large_arrays_several_times_take_about_what_was_published(function, shape, ms):
+    """Of KernelBench, commit 1f8d20f, on an H100: results/timing/H100_Modal/baseline_time_torch.json."""
+    ahead = simgpu.forecast(lambda: Calls(function), lambda: torch.empty(shape), step=lambda model, x, _: model(x))
+    assert ahead.on("H100 SXM").total_s == pytest.approx(ms / 1000, rel=0.35)

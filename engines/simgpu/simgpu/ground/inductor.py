@@ -6,8 +6,10 @@ Neither a GPU nor Triton nor a C++ compiler is needed. The kernels are those for
 """
 
 import functools
+import math
 import sys
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -347,8 +349,48 @@ def _read(lowering: Any) -> Generator[Lowered]:
             kind = "red" if reduces else "poi"
             name = f"triton_{kind}_{utils.get_fused_kernel_name(node.get_nodes(), 'original_aten')}"
             elements = sum(_numel(one) for one in node.get_nodes())
-        nbytes = int(node.get_read_write_buffers_sizes())
+        nbytes = int(node.get_read_write_buffers_sizes()) if library else _traffic(node, lowering.scheduler)
         yield Lowered(name, operators, nbytes, elements, library, bool(lowering.is_backward), lines, call)
+
+
+def _traffic(node: Any, schedule: Any) -> int:
+    """Return how many bytes a written kernel moves.
+
+    Rows that do not fit into registers are reduced in loops, each of which reads its inputs again: from memory, unless
+    the L2 cache holds the rows that two blocks on each multiprocessor work on.
+    """
+    from torch._inductor.codegen import simd_kernel_features as simd
+    from torch._inductor.virtualized import V
+
+    parts, loop, found = node.get_nodes(), 0, defaultdict[tuple[str, int], list[Any]](list)
+    rows, columns = max((one.group[1] for one in parts), key=lambda group: int(group[1]))
+    order = schedule.get_backend(_GPU).choose_node_backend(parts[0]).generate_node_schedule(parts, rows, columns)
+    own = {name for one in parts for name in one.get_buffer_names()}
+    features = simd.SIMDKernelFeatures(order, rows, columns)
+    loops = columns != 1 and not V.choices.should_use_persistent_reduction(features, False)
+    for one in order:
+        if isinstance(one, type):
+            loop += loops and one is simd.EnableReduction
+            continue
+        for dependency in one.read_writes.reads:
+            if dependency.name not in own:
+                found[dependency.name, loop].append(dependency)
+        for dependency in one.read_writes.writes:
+            if any(user.node not in parts for user in schedule.name_to_buf[dependency.name].users):
+                found[dependency.name, 0].append(dependency)
+    moved = {key: _nbytes(some, V.graph) for key, some in found.items()}
+    once = {name: nbytes for (name, _), nbytes in sorted(moved.items(), key=lambda one: one[1])}
+    in_work = sum(once.values()) / int(rows) * 2 * _A100.multi_processor_count
+    return sum((moved if in_work > _A100.L2_cache_size else once).values())
+
+
+def _nbytes(dependencies: list[Any], graph: Any) -> int:
+    """Return how many bytes of a buffer a loop touches; it may take an element several times."""
+    name, numbers = dependencies[0].name, 0
+    for one in dependencies:
+        picks = hasattr(one, "size") and one.is_indirect()
+        numbers += math.prod(map(int, one.size)) if picks else int(one.get_numel())
+    return min(numbers, int(graph.get_numel(name))) * graph.get_dtype(name).itemsize
 
 
 def _numel(node: Any) -> int:

@@ -244,7 +244,10 @@ ROWS: dict[str, Row] = _table(
     _row("_native_multi_head_attention _triton_multi_head_attention", flops=formulas.encoder(3, 5, 7)),
     _row("_scaled_dot_product_fused_attention_overrideable _triton_scaled_dot_attention", flops=formulas.attention()),
     _row("_scaled_dot_product_fused_attention_overrideable_backward", flops=formulas.attention("_backward")),
-    # norms
+    # norms, softmax
+    _row("native_layer_norm", price=prices.layer_norm),
+    _row("_softmax _log_softmax", price=prices.softmax(1, 2)),
+    _row("_softmax_backward_data _log_softmax_backward_data", price=prices.softmax(2, 1)),
     _row("native_batch_norm native_group_norm", price=prices.norm),
     _row(
         "native_batch_norm_backward native_group_norm_backward native_layer_norm_backward", price=prices.norm_backward
@@ -257,7 +260,9 @@ ROWS: dict[str, Row] = _table(
     ),
     _row("_ctc_loss_backward", alert=Alert("ctc_loss_backward_gpu")),
     _row("binary_cross_entropy", asserts=True, workspace="elements"),
-    _row("mse_loss smooth_l1_loss soft_margin_loss", workspace="elements"),
+    _row("mse_loss soft_margin_loss", workspace="elements"),
+    _row("smooth_l1_loss", workspace="elements", price=prices.loss_of_pairs),
+    _row("huber_loss", price=prices.loss_of_pairs),
     *(
         _row(name, flops=formulas.chunked_loss(name))
         for name in (
@@ -346,10 +351,12 @@ ROWS: dict[str, Row] = _table(
     _row("grid_sampler_2d_backward", alert=Alert("grid_sampler_2d_backward_cuda", determinism.without_cudnn)),
     _row("grid_sampler_3d_backward", alert=Alert("grid_sampler_3d_backward_cuda")),
     # number formats that CUDA's kernels lack
-    _row("max_pool2d_with_indices", lacks=Lack("max_pool2d_with_indices_out_cuda_frame", WHOLE)),
-    _row("max_pool3d_with_indices", lacks=Lack("max_pool3d_with_indices_out_frame", WHOLE)),
-    _row("avg_pool2d", lacks=Lack("avg_pool2d_out_cuda_frame", LONG)),
-    _row("avg_pool3d", lacks=Lack("avg_pool3d_out_cuda", LONG)),
+    _row(
+        "max_pool2d_with_indices", price=prices.pooling, lacks=Lack("max_pool2d_with_indices_out_cuda_frame", WHOLE)
+    ),
+    _row("max_pool3d_with_indices", price=prices.pooling, lacks=Lack("max_pool3d_with_indices_out_frame", WHOLE)),
+    _row("avg_pool2d", price=prices.pooling, lacks=Lack("avg_pool2d_out_cuda_frame", LONG)),
+    _row("avg_pool3d", price=prices.pooling, lacks=Lack("avg_pool3d_out_cuda", LONG)),
     _row("upsample_bilinear2d", lacks=Lack("upsample_bilinear2d_out_frame", BYTE)),
     _row("upsample_bicubic2d", lacks=Lack("upsample_bicubic2d_out_frame", BYTE)),
     _row("_upsample_bilinear2d_aa _upsample_bicubic2d_aa", lacks=Lack("upsample_bilinear2d_out_frame", BYTE)),

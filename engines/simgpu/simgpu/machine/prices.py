@@ -7,7 +7,12 @@ Rules that differ from "reads its inputs, writes its results", with their causes
   converted by further kernels. Forward only where the kernel covers more than one pixel: else it is a product of
   matrices in either order.
 - A convolution's bias is added by a kernel of its own; its backward pass is one kernel for each gradient.
-- Batch and group norm in training pass twice over their input, and so do the backward passes of all norms.
+- Batch and group norm in training pass twice over their input, and so do the backward passes of all norms. In layer
+  norm one block takes a row, however long and however few there are.
+- Softmax reads a row three times, its backward pass twice: from memory, where the L2 cache does not hold the rows that
+  two blocks on each multiprocessor work on.
+- Huber's loss and smooth L1 write that of each element, and another kernel takes the mean.
+- Pooling in float32 computes an index for each number of a window.
 - A product whose matrices have rows that are no multiple of 8 elements reads and writes these in smaller pieces.
 - Attention is one kernel in which the scores never reach the memory, and which skips what a causal mask hides.
 """
@@ -22,6 +27,8 @@ import torch
 
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs
 
+_L2, _BLOCKS = 40 << 20, 2 * 108  # bytes that an A100 holds, and its blocks at work
+_LONG_ROW, _A_STEP = 1 << 16, 1_000  # numbers of a row from which its block decides, and that it takes in 2 µs
 _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
@@ -29,7 +36,8 @@ _FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"
 class Cost:
     """Work of one operator's kernels, on any GPU; `Clock.kernel` turns it into time.
 
-    - `flops`: operations, at the `rate` of a number format ("fp16"), or of "depthwise" convolutions;
+    - `flops`: operations, at the `rate` of a number format ("fp16"), of "depthwise" convolutions, of float32's
+      convolutions in three dimensions ("volume"), or of "pooling", one for each number of a window;
     - `nbytes`: what is read and written while they are computed, `extra_bytes` what is moved before or after;
     - `strided`: whether memory is read in another order than it is written;
     - `odd_bytes`: of a product's matrices with rows that are no multiple of 8 elements, which cost more in 16 bits;
@@ -172,9 +180,17 @@ def convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.
         cost = replace(cost, modelled=False)  # published ones take 9 to 25 times as long
     if _depthwise(weight, groups):
         return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
-    if _converts(x) and math.prod(weight.shape[2:]) > 1:
-        extra, steps = extra + 2 * (x.nbytes + outputs[0].nbytes), steps + 2
-    return replace(cost, steps=steps, extra_bytes=extra)
+    turned = 2 * (x.nbytes + outputs[0].nbytes) if math.prod(weight.shape[2:]) > 1 else 0
+    return _turned(replace(cost, steps=steps, extra_bytes=extra), x, turned, 2)
+
+
+def _turned(cost: Cost, x: torch.Tensor, nbytes: int, kernels: int) -> Cost:
+    """Return the cost of a convolution with what turns its channels around, if they do not lie side by side."""
+    if cost.rate == "tf32" and x.dim() == 5:
+        return replace(cost, rate="volume")
+    if not nbytes or x.dtype not in (torch.float16, torch.bfloat16) or _fastest(x) == 1:
+        return cost
+    return replace(cost, steps=cost.steps + kernels, extra_bytes=cost.extra_bytes + nbytes)
 
 
 def convolution_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
@@ -182,18 +198,12 @@ def convolution_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequen
     extra, steps = grad.nbytes * (wanted[0] + wanted[1] + wanted[2] - 1), sum(wanted)
     if _depthwise(weight, groups):
         return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
-    if _converts(x):
-        extra, steps = extra + 2 * (grad.nbytes + x.nbytes * (1 + wanted[0])), steps + 2 + wanted[0]
-    return replace(cost, steps=steps, extra_bytes=extra)
+    turned = 2 * (grad.nbytes + x.nbytes * (1 + wanted[0]))
+    return _turned(replace(cost, steps=steps, extra_bytes=extra), x, turned, 2 + wanted[0])
 
 
 def _depthwise(weight: torch.Tensor, groups: int) -> bool:
     return groups > 1 and weight.shape[1] == 1
-
-
-def _converts(x: torch.Tensor) -> bool:
-    """Return whether cuDNN's kernels need the channels last and have to turn tensors around for it."""
-    return x.dtype in (torch.float16, torch.bfloat16) and _fastest(x) != 1
 
 
 def unmodelled(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
@@ -208,6 +218,33 @@ def norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]
 
 def norm_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     return replace(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
+
+
+def layer_norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    row = math.prod(args[1])
+    return replace(cost, steps=row // _A_STEP) if row > _LONG_ROW else cost
+
+
+def softmax(dim_at: int, again: int) -> Callable[..., Cost]:
+    """Return the rule of softmax, whose dimension stands at this place and which reads long rows `again` so often."""
+
+    def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+        x, dim = args[0], args[dim_at]
+        numbers = x.shape[dim] * _BLOCKS if x.dim() and dim % x.dim() == x.dim() - 1 else x.numel()
+        return replace(cost, extra_bytes=again * x.nbytes) if 2 * x.itemsize * numbers > _L2 else cost
+
+    return rule
+
+
+def loss_of_pairs(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    nbytes = 2 * max(args[0].nbytes, args[1].nbytes)
+    return cost if outputs[0].dim() else replace(cost, steps=2, extra_bytes=nbytes)
+
+
+def pooling(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
+    if args[0].dtype is not torch.float32:
+        return cost  # of which no times were published
+    return replace(cost, flops=math.prod(args[1]) * outputs[0].numel(), rate="pooling")
 
 
 def recurrent(batch_sizes: int, narrow: int) -> Callable[..., Cost]:

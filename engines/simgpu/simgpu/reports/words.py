@@ -266,6 +266,11 @@ def copies_sentence(report: Values) -> str:
 STEP_SENTENCES = (steps_sentence, busy_sentence, phases_sentence, data_sentence, copies_sentence, shapes_sentence)
 
 
+# With KernelBench's programs on two H100 and an A10 the clock was right about nine in ten gains beyond the first. Where
+# the host decides it was wrong of two or three light operators in a row, which it took to gain less than the second.
+TOLD_GAIN, TOLD_BY_HOST = 1.1, 1.5
+
+
 def compiled_sentences(report: Values) -> list[str]:
     """Say what a step would take with its models compiled, where its graphs break, and how sure that is."""
     compiled = report.compiled
@@ -275,6 +280,9 @@ def compiled_sentences(report: Values) -> list[str]:
     if compiled.step_time is None:
         return [f"What `torch.compile` would bring is not known: {compiled.error}. As it is, a step takes {eager}."]
     said = f"Compiled, a step would take {seconds_text(compiled.step_time)} instead of {eager}; {compiled.evidence}."
+    told = TOLD_BY_HOST if report.evidence.regime.startswith("host ") else TOLD_GAIN
+    if 1 / told < compiled.eager_time / compiled.step_time < told:
+        said += " That is no difference that this clock can tell."
     uncompiled = [f"{remark}." for remark in compiled.remarks]
     if not compiled.breaks:
         return [said, *uncompiled, "No graph breaks."]
