@@ -215,9 +215,9 @@ stft meshgrid meshgrid.indexing conv1d conv2d conv3d conv1d.padding conv2d.paddi
 conv_transpose2d.input conv_transpose3d.input""".split()  # noqa: SIM905
 
 
-def _in_words_of_kind(operator: Operator, *args: Any, **kwargs: Any) -> Any:
+def _in_words_of_kind(func: Operator, *args: Any, **kwargs: Any) -> Any:
     try:
-        return operator._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        return func._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
     except RuntimeError as error:
         error.args = (device_kind.in_words(str(error)),)
         raise

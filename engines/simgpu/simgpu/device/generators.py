@@ -66,12 +66,12 @@ class SimGenerator(_Plain):
         return self
 
     def _begin(self, offset: int) -> None:
-        self.owner._offset = offset
-        self.owner._noted = dict[int, torch.Tensor]()  # states of the CPU's generator by offset
+        self.owner.offset = offset
+        self.owner.noted = dict[int, torch.Tensor]()  # states of the CPU's generator by offset
 
     def get_state(self) -> torch.Tensor:
         head = self.initial_seed().to_bytes(_SEED_BYTES, sys.byteorder)
-        head += self.owner._offset.to_bytes(_HEAD_BYTES - _SEED_BYTES, sys.byteorder)
+        head += self.owner.offset.to_bytes(_HEAD_BYTES - _SEED_BYTES, sys.byteorder)
         return torch.cat([torch.frombuffer(bytearray(head), dtype=torch.uint8), _Plain.get_state(self._source)])
 
     def set_state(self, new_state: torch.Tensor) -> "SimGenerator":
@@ -111,7 +111,7 @@ class SimGenerator(_Plain):
         return _Plain.initial_seed(self._source)
 
     def get_offset(self) -> int:
-        noted, offset = self.owner._noted, self.owner._offset
+        noted, offset = self.owner.noted, self.owner.offset
         noted[offset] = _Plain.get_state(self._source)
         if len(noted) > _MOST_NOTED:
             del noted[next(iter(noted))]
@@ -120,11 +120,11 @@ class SimGenerator(_Plain):
     def set_offset(self, offset: int) -> None:
         if offset % _STEP and device_kind.kind != "mps":
             raise RuntimeError("offset must be a multiple of 4")
-        if offset in self.owner._noted:
-            _Plain.set_state(self._source, self.owner._noted[offset])
-        elif offset != self.owner._offset:
+        if offset in self.owner.noted:
+            _Plain.set_state(self._source, self.owner.noted[offset])
+        elif offset != self.owner.offset:
             _Plain.set_state(self._source, _state_at(self.initial_seed(), offset))
-        self.owner._offset = offset
+        self.owner.offset = offset
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SimGenerator, (self.device,), self.get_state()
@@ -189,7 +189,7 @@ def advance(generator: Any, index: int, drawn: Any) -> None:
     if gpu.multiprocessors is not None and gpu.generation.threads is not None:  # both are stated: so many fit
         blocks = min(blocks, gpu.multiprocessors * (gpu.generation.threads // _BLOCK))
     at_once = _BLOCK * blocks * (2 if drawn.dtype is torch.float64 else 4)
-    ours.owner._offset += _STEP * -(-drawn.numel() // at_once)
+    ours.owner.offset += _STEP * -(-drawn.numel() // at_once)
 
 
 class Kind(type):
