@@ -49,10 +49,10 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
 
     def on_backward(self, event: events.Backward) -> None:
         """Note a softmax over the batch that weights a sum over another dimension, as in attention that pools."""
-        nodes = graph_nodes(map(graph_of, event.roots), most=_MOST_NODES) if self._pools else ()
-        for node in nodes:
+        for node in graph_nodes(map(graph_of, event.roots), most=_MOST_NODES) if self._pools else ():
             of_sum, factors = node.name() == "SumBackward1", node.name() == "BmmBackward0" and node
-            if of_sum and not any(dim in (0, 2**64 - len(node._saved_self_sym_sizes)) for dim in node._saved_dim):
+            sizes, dims = (getattr(node, f"_saved_{name}", ()) for name in ("self_sym_sizes", "dim"))
+            if of_sum and not any(dim in (0, 2**64 - len(sizes)) for dim in dims):
                 factors = node.next_functions[0][0]
             for factor, _ in factors.next_functions if factors and factors.name().startswith(("Mul", "Bmm")) else ():
                 weights, name = behind_views(factor)
@@ -117,9 +117,9 @@ def _at(node: Any, name: str, dims: int) -> int:
     return (saved - 2**64 if saved >= 2**63 else saved) % dims
 
 
-def _shape(node: Any, scores: torch.Tensor | None = None) -> torch.Size | None:
+def _shape(node: Any, scores: Any = None) -> torch.Size | None:
     """Return the shape of what a softmax has returned, or of scores; None where a backward pass has freed it."""
     try:
-        return (scores if scores is not None and not hasattr(node, "_saved_result") else node._saved_result).shape
+        return getattr(node, "_saved_result", scores).shape
     except RuntimeError:
         return None
