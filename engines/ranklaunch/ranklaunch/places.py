@@ -58,7 +58,7 @@ def _program() -> str:
 
 def _hidden() -> tuple[str, ...]:
     """Return the folders of imported packages that say `__tracebackhide__ = True`, wherever they are."""
-    packages = [module for name, module in list(sys.modules.items()) if "." not in name]
+    packages = [module for name, module in sys.modules.copy().items() if "." not in name]
     hidden = [module for module in packages if getattr(module, "__tracebackhide__", False) is True]
     return tuple(folder + os.sep for module in hidden for folder in getattr(module, "__path__", ()))
 
