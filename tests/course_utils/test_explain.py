@@ -348,7 +348,7 @@ def test_what_pickle_refuses_is_explained(thing):
     (lambda d: nn.Conv2d(1, 1, 3, device=d)(torch.ones(1, 1, 8, 8, device=d).half()), "dtypes differ"),
     (lambda d: nn.Linear(2, 2, device=d)(torch.ones(1, 2, device=d).double()), "dtypes differ"),
     (lambda d: F.binary_cross_entropy_with_logits(torch.ones(2, device=d), torch.tensor([0, 1], device=d)),
-     "dtypes differ"),
+     "dtype of a result"),
     (lambda d: F.binary_cross_entropy(torch.rand(2, device=d), torch.tensor([0, 1], device=d)), "target dtype"),
     (lambda d: F.embedding(torch.ones(1, device=d), torch.ones(4, 3, device=d)), "target dtype"),
 ])  # fmt: skip
