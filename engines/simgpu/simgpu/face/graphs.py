@@ -171,9 +171,9 @@ class Graph:
             if clock.streams[index] == 0 and device_kind.kind == "cuda":
                 raise RuntimeError(_DEFAULT_STREAM)
             self._index, self._random = index, torch.get_rng_state()
-            if device_kind.kind == "cuda" and torch.is_grad_enabled():
-                _mark_nodes_of_default_stream()
             if device_kind.kind == "cuda":
+                if torch.is_grad_enabled():
+                    _mark_nodes_of_default_stream()
                 keys = [(one, index) for one in (0, *self._generators)]
                 self._held.seeds = [_seeds.get(key) or _seeds.setdefault(key, _Seed(index)) for key in keys]
             self._pool = self._pool if pool is None else pool
