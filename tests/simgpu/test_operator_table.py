@@ -79,11 +79,12 @@ def test_kinds_are_told_by_whole_words(name, kind):
 
 _NO_FORMULA = {  # why a product or attention has no formula and needs none
     "reads each number once, so that the memory decides": "mv addmv addmv_ dot vdot",
-    "lays weights out anew": "_cudnn_rnn_flatten_weight",
+    "lays weights out anew": "_cudnn_rnn_flatten_weight mkldnn_reorder_conv2d_weight mkldnn_reorder_conv3d_weight",
     "runs inside kernels, or on nested tensors": """_cudnn_attention_forward _cudnn_attention_backward
-        _flash_attention_forward_no_dropout_inplace""",
+        _flash_attention_forward_no_dropout_inplace _compute_linear_combination linear_backward matmul_backward""",
     "for the CPU alone, or refused on CUDA": """_sparse_mm_reduce_impl _weight_int4pack_mm_for_cpu quantized_gru
-        quantized_lstm""",
+        quantized_lstm _dyn_quant_matmul_4bit mkldnn_linear mkldnn_linear_backward mkldnn_linear_backward_input
+        mkldnn_linear_backward_weights slow_conv3d_forward""",
 }
 _NO_FACTORISATION = ["linalg__powsum", "linalg_cross", "linalg_vector_norm", "_linalg_check_errors"]
 
@@ -125,6 +126,7 @@ def test_a_factorisation_is_labelled_as_not_modelled():
     ("_trilinear", [(7, 3), (5, 3, 4), (7, 4)], ([1, 3], [0], [1, 2], [2, 3]), 7 * 5 * 3 * 4),
     ("_cdist_forward", [(7, 3), (5, 3)], (2.0, None), 7 * 5 * 3),
     ("_cdist_backward", [(7, 5), (7, 3), (5, 3)], (2.0, None), 7 * 5 * 3),
+    ("_pdist_forward", [(7, 3)], (2.0,), 7 * 6 // 2 * 3), ("_pdist_backward", [(21,), (7, 3)], (2.0,), 7 * 6 // 2 * 3),
     ("cudnn_convolution_transpose", [(2, 3, 4, 4), (3, 5, 2, 2)], (), 2 * 4 * 4 * 3 * 5 * 2 * 2),
 ])  # fmt: skip
 def test_a_formula_counts_each_product_once(name, shapes, more, products):

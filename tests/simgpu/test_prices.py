@@ -29,6 +29,9 @@ def test_a_price_is_a_value_by_sizes_alone():
         found.flops = 0
     half = price(Plan.of(torch.ops.aten.mm.default), [a.half(), b.half()], [], (a.half(), b.half()), {}, a @ b)
     assert half.rate == "fp16" and half.nbytes == 2 * (4 * 16 + 16 * 8)
+    turned = a.cdouble(), b.cdouble()
+    waves = price(Plan.of(torch.ops.aten.mm.default), turned, [], turned, {}, a @ b)
+    assert waves.rate == "fp64" and waves.flops == 4 * found.flops
 
 
 @pytest.mark.parametrize(("name", "shapes"), [

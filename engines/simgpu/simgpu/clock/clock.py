@@ -147,7 +147,7 @@ class Clock(Meter):
         `asked`: the program did not say `non_blocking=True`.
         """
         kind = kind_of_copy(direction, nbytes, pinned)
-        length_ns = self.rates.copy_ns(nbytes, pinned=pinned, read=kind == "read")
+        length_ns = self.rates.copy_ns(nbytes, pinned=pinned, read=kind == "read", peer=direction == "D2D")
         if blocking and asked and self.on_host_wait is not None:
             self.on_host_wait(f"copy {direction}")
         with self.lock:

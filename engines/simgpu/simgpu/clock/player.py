@@ -118,7 +118,8 @@ class _Player:
     def _priced(self, captured: Captured) -> Captured:
         """Return a part of a graph with the time that this GPU takes for it."""
         if captured.engine != "compute":
-            return captured._replace(length_ns=self.clock.rates.copy_ns(captured.cost.nbytes, pinned=True))
+            nbytes, peer = captured.cost.nbytes, captured.engine == "D2D"
+            return captured._replace(length_ns=self.clock.rates.copy_ns(nbytes, pinned=True, peer=peer))
         length_ns, bound = self.clock.rates.kernel(captured.cost)
         return captured._replace(length_ns=length_ns, bound=bound)
 

@@ -102,7 +102,7 @@ class Cluster:
         row = gpus.get(self.gpu)
         if self._inside == "PCIe":
             return (row.bus_gbps or 0) * _PCIE_SHARE
-        return (row.nvlink_gbps or 0) / 2 * (row.generation.nvlink or 0)
+        return row.peer_gbps or 0
 
     @property
     def _adapter_gbps(self) -> float:

@@ -44,6 +44,16 @@ def distances(first: int) -> Formula:
     return lambda *args, **kwargs: 2 * args[first].numel() * args[first + 1].shape[-2]
 
 
+def pairs(first: int) -> Formula:
+    """Return the formula of distances between all pairs of rows of one matrix."""
+    return lambda *args, **kwargs: args[first].numel() * (args[first].shape[0] - 1)
+
+
+def convolution_in_time(*args: Any, out_val: Any = None, **kwargs: Any) -> int:
+    """Return the operations of conv_tbc, whose weight has (width, channels, channels of the result)."""
+    return 2 * out_val.numel() * math.prod(args[1].shape[:2])
+
+
 def trilinear(
     i1: torch.Tensor, i2: torch.Tensor, i3: torch.Tensor, expand1: list[int], expand2: list[int], expand3: list[int],
     *args: Any, **kwargs: Any,

@@ -116,6 +116,12 @@ class GPU:
         return round(PCIE_GT_PER_S[generation] * int(lanes) * _PAYLOAD.get(generation, 128 / 130) / 8, 2)
 
     @property
+    def peer_gbps(self) -> float | None:
+        """Bandwidth that NVLink reaches to another GPU of the machine, in GB/s; None where there is none."""
+        share = self.generation.nvlink
+        return None if self.nvlink_gbps is None or share is None else self.nvlink_gbps / 2 * share
+
+    @property
     def memory_bytes(self) -> int:
         """Memory in bytes that CUDA gives all programs together, never too much.
 

@@ -93,7 +93,9 @@ def row_of(func: Operator) -> Row:
 # ---- kinds -----------------------------------------------------------------------------------------------------------
 ATTENTION, CONVOLUTIONS, PRODUCTS, NORMS = "attention", "convolutions", "matrix products", "normalisation"
 _LIBRARY = (ATTENTION, CONVOLUTIONS, PRODUCTS, NORMS)  # what cuBLAS, cuDNN and their like compute
-_ENDS = {PRODUCTS: ("mm", "dot", "mv", "rnn", "lstm", "gru"), NORMS: ("norm",)}  # of a part of the name
+_ENDS = {  # of a part of the name
+    PRODUCTS: ("mm", "dot", "mv", "rnn", "lstm", "gru", "matmul", "linear", "pdist"), NORMS: ("norm",),
+}  # fmt: skip
 _WORDS = {
     "optimizer": ("_foreach", "_fused"),
     "copies": ("copy_", "clone", "cat", "index", "embedding", "gather", "scatter", "roll", "pad", "stack", "repeat"),
@@ -111,7 +113,7 @@ def _kinds_by_name(name: str) -> Iterator[str]:
     """Yield the kinds whose words are in a name."""
     if "attention" in name:
         yield ATTENTION
-    if "convolution" in name:
+    if "convolution" in name or {"conv", "conv2d", "conv3d"}.intersection(name.split("_")):
         yield CONVOLUTIONS
     for kind, ends in _ENDS.items():
         if any(part.endswith(ends) for part in name.split("_")):
@@ -181,6 +183,9 @@ ROWS: dict[str, Row] = _table(
     _row("_grouped_mm _scaled_grouped_mm _scaled_grouped_mm_v2", flops=formulas.grouped_product),
     _row("_cdist_forward _euclidean_dist", kind=PRODUCTS, flops=formulas.distances(0)),
     _row("_cdist_backward", kind=PRODUCTS, flops=formulas.distances(1)),
+    _row("_pdist_forward", flops=formulas.pairs(0)),
+    _row("_pdist_backward", flops=formulas.pairs(1)),
+    _row("_mixed_dtypes_linear", flops=formulas.by_result(0)),
     _row("mv addmv addmv_", lacks=Lack("addmv_impl_cuda", WHOLE, sparse=of_sparse)),
     _row(
         "_sparse_addmm hspmm _sparse_sparse_matmul",
@@ -189,7 +194,8 @@ ROWS: dict[str, Row] = _table(
     _row(
         """_cslt_sparse_mm _cslt_sparse_mm_search sparse_sampled_addmm _sparse_semi_structured_addmm
         _sparse_semi_structured_mm _sparse_semi_structured_linear _sparse_mm_reduce_impl_backward
-        convolution_backward_overrideable mps_convolution_backward mps_convolution_transpose_backward""",
+        convolution_backward_overrideable mps_convolution_backward mps_convolution_transpose_backward
+        _slow_conv2d_backward _spsolve""",
         price=prices.unmodelled,
     ),
     _row("_trilinear", kind=PRODUCTS, flops=formulas.trilinear, lacks=Lack("baddbmm_cuda", WHOLE)),
@@ -200,11 +206,14 @@ ROWS: dict[str, Row] = _table(
     _row(
         """cudnn_convolution cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution
         miopen_convolution_relu miopen_convolution_add_relu miopen_depthwise_convolution mkldnn_convolution
-        _mps_convolution _nnpack_spatial_convolution""",
+        _mps_convolution _nnpack_spatial_convolution _conv_depthwise2d conv_depthwise3d slow_conv_dilated2d
+        slow_conv_dilated3d""",
         flops=formulas.convolution(),
     ),
+    _row("conv_tbc", flops=formulas.convolution_in_time),
     _row(
-        "cudnn_convolution_transpose miopen_convolution_transpose _mps_convolution_transpose",
+        """cudnn_convolution_transpose miopen_convolution_transpose _mps_convolution_transpose slow_conv_transpose2d
+        slow_conv_transpose3d""",
         flops=formulas.convolution(transposed=True),
     ),
     *(

@@ -29,7 +29,7 @@ from simgpu.ground.torch_internals import TORCH, Args, Kwargs
 
 _L2, _BLOCKS = 40 << 20, 2 * 108  # bytes that an A100 holds, and its blocks at work
 _LONG_ROW, _A_STEP = 1 << 16, 1_000  # numbers of a row from which its block decides, and that it takes in 2 µs
-_FORMATS = {torch.float64: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
+_FORMATS = {torch.float64: "fp64", torch.complex128: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,7 @@ def price(
     formula = plan.flops
     if formula is not None:
         flops, rate = int(formula(*args, **kwargs, out_val=out)), _FORMATS.get(inputs[0].dtype, "fp32")
+        flops *= 4 if inputs[0].is_complex() else 1  # a complex product is four real ones
         if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
             rate = "tf32"
     else:

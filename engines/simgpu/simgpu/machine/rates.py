@@ -120,12 +120,12 @@ class Rates:
             return 0
         return math.ceil(cost.odd_bytes / (self._gbps * self.costs.odd_share))
 
-    def copy_ns(self, nbytes: int, *, pinned: bool, read: bool = False) -> int:
-        """Return how many ns a copy over the bus takes, or the `read` of a single number."""
+    def copy_ns(self, nbytes: int, *, pinned: bool, read: bool = False, peer: bool = False) -> int:
+        """Return how many ns a copy over the bus takes, one to a `peer`, by NVLink if it has it, or a `read` number."""
         if read:
             return self.costs.read_ns
         rate_gbps = self._bus_gbps * (self.costs.bus_share if pinned else self.costs.pageable_share)
-        return self.costs.copy_ns + math.ceil(nbytes / rate_gbps)
+        return self.costs.copy_ns + math.ceil(nbytes / ((peer and self.gpu.peer_gbps) or rate_gbps))
 
     def _speed(self, cost: Cost) -> tuple[float, str]:
         """Return operations in a ns and what limits them, "compute" or "power"."""
