@@ -10,6 +10,13 @@ aside, a rule fixed before the first forecast; rows of the other half were why a
 28 November 2026, with torch 2.13: of 67 rows set aside the median error is 0.1 %, and 51 are within 5 %. Rows that are
 missed stay: the process that measured `embedding` held 12 GB of what had run before; tensors of `softmax` are smaller
 than an allocator's block; the products of `gated` have workspaces of 16.25 MiB, which a forecast leaves out.
+
+Of two other publishers are 16 rows, `attention` and `head`, chosen before their first forecast. As the programs were
+first written here they missed by 33 % in the median: a name that keeps a matrix, a graph kept beside and a backward
+pass were missing; so these rows count in no figure. With what the publishers' code does the median is 1.5 %, all too
+small: by the 16.25 MiB of workspaces, which are much of the smallest.
+https://github.com/damek/cs336-assignment2-systems/blob/067d8091f7/cs336_systems/outputs/attention_benchmark.md (its GPU
+is not stated), https://github.com/NVIDIA/TileGym/pull/65
 """
 
 import csv
@@ -25,6 +32,7 @@ from torch import nn
 import simgpu
 from simgpu import evidence
 
+_CORRECTED = ("attention", "head")
 TURNS = 3  # of a loop: in the first one no gradient is there yet
 
 
@@ -54,6 +62,19 @@ class Gated(nn.Module):
         return self.down(self.act(self.gate(x)) * self.up(x))
 
 
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: torch.Tensor) -> torch.Tensor:
+    """Return attention by its formula, with the softmax that a course on language models has its students write."""
+    query.grad = key.grad = value.grad = None
+    scores = torch.einsum("bqd,bkd->bqk", query, key) / query.shape[-1] ** 0.5
+    return torch.einsum("bqk,bkd->bqd", _softmax(scores), value)
+
+
+def _softmax(x: torch.Tensor) -> torch.Tensor:
+    shifted = x - x.max(-1, keepdim=True)[0]
+    raised = shifted.exp()
+    return raised / raised.sum(-1, keepdim=True)
+
+
 def jsd(log_q: torch.Tensor, log_p: torch.Tensor) -> torch.Tensor:
     """Return the divergence of Jensen and Shannon."""
     middle = torch.lerp(log_q.exp(), log_p.exp(), 0.5)
@@ -65,7 +86,8 @@ def jsd(log_q: torch.Tensor, log_p: torch.Tensor) -> torch.Tensor:
 class Program:
     """What a row measured: a model, shapes of its batch, what is done once, and in each turn forward and backward.
 
-    `rivals`: how many such models the process held; `cast`: whether they have the format of the batch.
+    `rivals`: how many such models the process held; `cast`: whether they have the format of the batch; `retains`:
+    whether a backward pass keeps its graph.
     """
 
     forward: Callable[..., torch.Tensor]
@@ -75,6 +97,7 @@ class Program:
     gradient: Callable[..., torch.Tensor | None] = lambda *_: None
     rivals: int = 1
     cast: bool = True
+    retains: bool = True
 
 
 def _program(name: str, kind: str, sizes: tuple[int, ...]) -> Program:
@@ -99,6 +122,15 @@ def _program(name: str, kind: str, sizes: tuple[int, ...]) -> Program:
             head = lambda: nn.Linear(sizes[1], sizes[2], bias=False)  # noqa: E731
             forward = lambda model, x, target: F.cross_entropy(model[0](x), target)  # noqa: E731
             return Program(forward, (sizes[:2], sizes[:1]), head, rivals=2)
+        case "attention":
+            leaves = lambda *parts: tuple(part.detach().requires_grad_() for part in parts)  # noqa: E731
+            kept = lambda *parts: (*(given := leaves(*parts)), attention(*given).sum())  # noqa: E731
+            whole, once = lambda _, *parts: attention(*parts).sum(), kept if kind else leaves
+            return Program(whole, (sizes,) * 3, once=once, retains=False)
+        case "head":
+            leaf = lambda tensor: tensor.detach().requires_grad_()  # noqa: E731
+            head = lambda _, x, weight, y: F.cross_entropy(F.linear(leaf(x), leaf(weight.clone())), y)  # noqa: E731
+            return Program(head, (sizes[:2], sizes[:0:-1], sizes[:1]), retains=False)
         case "embedding":
             table = lambda: nn.Embedding(*sizes[2:])  # noqa: E731
             return Program(layer, (sizes[:2],), table, gradient=lambda y, *_: torch.randn_like(y), rivals=2)
@@ -132,8 +164,7 @@ class Peak:
             made = [torch.empty(shape, dtype=self.dtype) for shape in program.shapes]
             if name == "embedding":
                 return (made[0].long(),)
-            whole = made[-1].dim() == 1 and len(made) > 1  # targets of a cross-entropy
-            return (made[0].requires_grad_(), *([made[1].long()] if whole else made[1:]))
+            return (made[0].requires_grad_(), *(one.long() if one.dim() == 1 else one for one in made[1:]))
 
         def step(model: nn.Module, given: Any, _: object) -> None:
             given = program.once(*given)
@@ -150,7 +181,7 @@ class Peak:
         output = program.forward(model, *given) if kept is None else kept
         if self.mode != "forward":
             gradient = program.gradient(output, *given) if gradient is None else gradient
-            output.backward(gradient, retain_graph=True)
+            output.backward(gradient, retain_graph=program.retains)
 
 
 def rows() -> list[tuple[dict[str, str], Peak]]:
@@ -165,7 +196,8 @@ def rows() -> list[tuple[dict[str, str], Peak]]:
         sizes = tuple(map(int, row["sizes"].split()))
         where = getattr(torch, row["dtype"]), row["gpu"], row["date"], float(row["measured_mib"])
         mode = "full" if row["program"] == "group_norm" else row["mode"]
-        peaks.append((row, Peak(row["program"], mode, sizes, *where, aside=found[key] % 2 == 1)))
+        aside = found[key] % 2 == 1 and row["program"].split()[0] not in _CORRECTED
+        peaks.append((row, Peak(row["program"], mode, sizes, *where, aside=aside)))
         found[key] += 1
     return peaks
 

@@ -105,21 +105,30 @@ GIVEN = {
     ("waits-notice", "256"): "the batch of the program",
     ("cheapest-text", "2.5"): "a price in an example",
     ("test-notice", "12"): "a limit that the reader sets",
+    ("workspace", "14.9"): "16 bytes for each of 10⁹ parameters, in GiB",
+    ("peek-text", "5.5"): "ln 256",
+    ("waves-text", "108"): "the multiprocessors of an A100",
+    ("pipelines-deeper-text", "27"): "3 of 11 slots",
+    ("shard-text", "16"): "the bytes of a parameter",
+    ("room-text", "1.5"): "what the cell leaves free",
 }
 _NUMBER = re.compile(r"(?<![\w.,`/])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
 _NO_RESULT = re.compile(r"\]\([^)]*\)|About \d+ lines?, \d+ minutes|\b\d+ bits?\b")  # addresses, exercises, formats
+_OF_THE_CLOCK = re.compile("simulated|predicted|what_if|forecast")
 _NEAR = range(-3, 7)  # cells around the one that prints
 
 
 def repeated_results(notebook: NotebookNode) -> list[str]:
     """Return (cell, number) where a text repeats a number that a simulated device printed: on a real one it is another.
 
-    Numbers of one digit are left out, and those that stand in the code.
+    So do texts that round it to two or three digits. Numbers of one digit are left out, and those that stand in the
+    code.
     """
     lines = []
     for at, cell in enumerate(notebook.cells):
         printed = _printed(cell)
-        results = set(_NUMBER.findall(printed)) if "simulated" in printed else set()
+        results = set(_NUMBER.findall(printed)) if _OF_THE_CLOCK.search(printed + cell.source) else set()
+        results |= {f"{float(one):.{digits}g}" for one in results if "." in one for digits in (2, 3) if "," not in one}
         for near in [at + step for step in _NEAR if 0 <= at + step < len(notebook.cells)]:
             text = notebook.cells[near]
             if text.cell_type != "markdown":

@@ -12,7 +12,7 @@ from simgpu.ground import tables
 FILE = Path(__file__).with_suffix(".csv")
 _KINDS = {  # of programs, by the first word of their names; all others are losses
     "layer_norm": "norms", "group_norm": "norms", "rms_norm": "norms", "gated": "feed-forward layers",
-    "embedding": "embeddings", "softmax": "softmax",
+    "embedding": "embeddings", "softmax": "softmax", "attention": "attention",
 }  # fmt: skip
 
 
