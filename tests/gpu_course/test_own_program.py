@@ -82,8 +82,8 @@ def test_a_notebook_is_a_program_too(tmp_path, capsys, monkeypatch, last, where)
     (tmp_path / "mine.ipynb").write_text(json.dumps({"cells": made}), encoding="utf-8")
     report = lesson13.run(tmp_path / "mine.ipynb", gpu="T4")
     said = capsys.readouterr().out
-    assert report.steps == 3 and (report.failure.where if where else "") == (where and f"code cell 3{where}")
-    expected = "The program failed at code cell 3, line 2: RuntimeError: " if where else "['mine.ipynb', 'words.txt']"
+    assert report.steps == 3 and (report.failure.where if where else "") == (where and f"cell [3]{where}")
+    expected = "The program failed at cell [3], line 2: RuntimeError: " if where else "['mine.ipynb', 'words.txt']"
     assert expected in said
 
 

@@ -13,6 +13,7 @@ import torch
 
 import simgpu
 from simgpu import places
+from simgpu.clock.lines import Line
 from simgpu.ground import by_value
 from tests.by_value import files_of_sent
 
@@ -21,7 +22,21 @@ from tests.by_value import files_of_sent
     "file", ["/tmp/ipykernel_71/1234.py", "/tmp/ipython-input-5-12.py", "<ipython-input-3-ab>", __file__, "<stdin>"]
 )
 def test_cells_and_files_of_the_reader_are_the_readers(file):
-    assert places.is_readers(file, "work") and places.in_cell(file) == ("ipy" in file)
+    assert places.is_readers(file, "work") and bool(places.cell(file)) == ("ipy" in file)
+
+
+@pytest.mark.parametrize("file", ["/tmp/ipykernel_71/12.py", "/tmp/ipython-input-3217.py", "<ipython-input-3-ab>"])
+def test_cells_are_named_by_the_number_that_the_notebook_shows(file, monkeypatch):
+    """Of Jupyter, of Colab (IPython 7, no number in the name), of IPython; cells that ran again have their last one."""
+    text = "x = 1\nplace = places.place()"
+    linecache.cache[file] = len(text), None, [line + "\n" for line in text.splitlines()], file
+    cells = ["", "import simgpu", text + "\n", "x"]
+    monkeypatch.setattr(sys.modules["__main__"], "_ih", cells, raising=False)
+    for more, name in ([], "cell [2]"), ([text], "cell [4]"):
+        cells += more
+        exec(compile(text, file, "exec"), space := {"places": places})
+        assert space["place"] == f"{name}, line 2: place = places.place()" == str(Line.of(space["place"]))
+        assert (Line.of(space["place"]).file, Line.of(space["place"]).line) == (name, 2)
 
 
 @pytest.mark.parametrize("file", [
@@ -31,7 +46,7 @@ def test_cells_and_files_of_the_reader_are_the_readers(file):
     "/home/reader/lib/site-packages/einops/layers.py", "/usr/local/lib/python3.12/dist-packages/torchvision/utils.py",
 ], ids=lambda file: Path(file).name)  # fmt: skip
 def test_what_others_wrote_is_not_the_readers(file):
-    assert not places.is_readers(file, "work") and not places.in_cell(file)
+    assert not places.is_readers(file, "work") and not places.cell(file)
 
 
 def test_a_program_that_lies_among_installed_packages_is_the_readers_while_it_runs(tmp_path, monkeypatch):

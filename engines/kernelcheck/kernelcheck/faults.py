@@ -5,7 +5,7 @@ class KernelFault(RuntimeError):
     """A kernel did what a GPU does not allow, or whose result it does not define. The message is one to three lines.
 
     - `kind`: "out of bounds", "race", "undefined", "endless", "arguments", "shapes", "error" …;
-    - `line`: the reader's own line, "cell, line 3: tl.store(…)", or "";
+    - `line`: the reader's own line, "cell [5], line 3: tl.store(…)", or "";
     - `array`, `element`: the parameter's name and the index into its memory, or None where it is about neither;
     - `where`: the program, such as (3, 0, 0), or block and thread; None before the kernel runs.
     """

@@ -1,6 +1,8 @@
 """Tables of names and values, in plain text and in HTML, and the cell of a notebook."""
 
 import html
+import linecache
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,9 +25,11 @@ def html_of(rows: Rows, caption: str = "") -> str:
     return f"<table>{above}{body}</table>"
 
 
-def in_cell(file: str) -> bool:
-    """Return whether `file`, as a stack names it, is a cell."""
+def cell(file: str) -> str:
+    """Return the name of the cell in `file`, as a stack names it: "cell [5]", "cell" without its number; "" if none."""
     path = Path(file)
-    if path.parent.name.startswith("ipykernel_"):
-        return True
-    return path.name.startswith(("ipython-input-", "<ipython-input"))  # of Colab, of IPython
+    if not path.parent.name.startswith("ipykernel_") and not path.name.startswith(("ipython-input-", "<ipython-input")):
+        return ""
+    inputs, text = getattr(sys.modules.get("__main__"), "_ih", ()), "".join(linecache.getlines(file)).rstrip()
+    numbers = (number for number in range(len(inputs) - 1, 0, -1) if inputs[number].rstrip() == text)
+    return next((f"cell [{number}]" for number in numbers), "cell")  # not by IPython's names: Colab's have no number

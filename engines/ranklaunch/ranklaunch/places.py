@@ -5,6 +5,7 @@ A package is a library where it is installed, or where its `__init__` says `__tr
 
 import functools
 import importlib.util
+import linecache
 import os
 import site
 import sys
@@ -14,12 +15,14 @@ from pathlib import Path
 _PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
 
 
-def in_cell(file: str) -> bool:
-    """Return whether `file`, as a stack names it, is a cell."""
+def cell(file: str) -> str:
+    """Return the name of the cell in `file`, as a stack names it: "cell [5]", "cell" without its number; "" if none."""
     path = Path(file)
-    if path.parent.name.startswith("ipykernel_"):
-        return True
-    return path.name.startswith(("ipython-input-", "<ipython-input"))  # of Colab, of IPython
+    if not path.parent.name.startswith("ipykernel_") and not path.name.startswith(("ipython-input-", "<ipython-input")):
+        return ""
+    inputs, text = getattr(sys.modules.get("__main__"), "_ih", ()), "".join(linecache.getlines(file)).rstrip()
+    numbers = (number for number in range(len(inputs) - 1, 0, -1) if inputs[number].rstrip() == text)
+    return next((f"cell [{number}]" for number in numbers), "cell")  # not by IPython's names: Colab's have no number
 
 
 def is_generated(file: str, function: str) -> bool:
@@ -42,7 +45,7 @@ def _is_readers(file: str, function: str, program: str) -> bool:
 def _is_readers_file(file: str, program: str) -> bool:
     path = os.path.abspath(file)
     beside = bool(program) and os.path.dirname(path) == os.path.dirname(os.path.abspath(program))
-    if in_cell(file) or beside:
+    if cell(file) or beside:
         return True
     return _PACKAGES.isdisjoint(Path(path).parts) and not path.startswith((*_installed(), *_hidden()))
 

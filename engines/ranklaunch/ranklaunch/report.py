@@ -266,8 +266,8 @@ def _function(frame: Frame) -> str:
 
 
 def _place(frame: Frame, *, code: bool = True) -> str:
-    """Return a line of a stack in words, with its source; a file of a notebook's cell is called "cell"."""
-    file = "cell" if places.in_cell(frame.filename) else frame.filename
+    """Return a line of a stack in words, with its source."""
+    file = places.cell(frame.filename) or frame.filename
     with contextlib.suppress(ValueError, OSError):  # it is elsewhere, or there is no current folder
         file = str(Path(file).relative_to(Path.cwd()))
     source = f"\n    {frame.line}" if code and frame.line else ""

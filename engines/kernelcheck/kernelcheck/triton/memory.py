@@ -538,8 +538,8 @@ def wrong(what: str, kind: str = "arguments") -> KernelFault:
 
 def line_of(file: str, number: int) -> str:
     """Return a line of the source as messages show it."""
-    text = linecache.getline(file, number).strip()
-    return f"{f'cell, line {number}' if tables.in_cell(file) else f'{Path(file).name}:{number}'}: {text}"
+    text, cell = linecache.getline(file, number).strip(), tables.cell(file)
+    return f"{f'{cell}, line {number}' if cell else f'{Path(file).name}:{number}'}: {text}"
 
 
 def _grouped(sectors: np.ndarray) -> tuple[int, int]:

@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_PLACE = re.compile(r"(?P<file>(?:code )?cell(?: \d+)?|.*?)(?:, line |:)(?P<line>\d+)(?:: (?P<source>.*))?", re.DOTALL)
+_PLACE = re.compile(r"(?P<file>cell(?: \[\d+\])?|.*?)(?:, line |:)(?P<line>\d+)(?:: (?P<source>.*))?", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the program: "train.py", 12, "loss.item()"; `file` may be "cell", "code cell 3"; "", 0, "" is none."""
+    """A line of the program: "train.py", 12, "loss.item()"; `file` may be "cell", "cell [3]"; "", 0, "" is none."""
 
     file: str = ""
     line: int = 0
@@ -28,11 +28,10 @@ class Line:
 
     @property
     def where(self) -> str:
-        """The place in a few words: "train.py:12", "cell, line 12"."""
+        """The place in a few words: "train.py:12", "cell [3], line 12"."""
         if not self.line:
             return "no line of the program"
-        in_cell = self.file == "cell" or self.file.startswith("code cell ")
-        return f"{self.file}, line {self.line}" if in_cell else f"{self.file}:{self.line}"
+        return f"{self.file}{', line ' if self.file == 'cell' or self.file.startswith('cell [') else ':'}{self.line}"
 
     def __str__(self) -> str:
         return f"{self.where}: {self.source}" if self.source else self.where

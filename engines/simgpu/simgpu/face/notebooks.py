@@ -13,17 +13,17 @@ from simgpu.face import options, switch
 _MAGIC = "simgpu"
 
 
-def _nobody(error: BaseException, cell: int) -> None:
+def _nobody(error: BaseException) -> None:
     """Tell nobody of an error."""
 
 
 def run(
-    notebook: Path, *, keep_going: bool, failed: Callable[[BaseException, int], object] = _nobody, traces: bool = True
+    notebook: Path, *, keep_going: bool, failed: Callable[[BaseException], object] = _nobody, traces: bool = True
 ) -> int:
     """Run the code cells of a notebook in order, in its own folder; return 1 if one failed, which ends it, else 0.
 
     A cell that has the tag `raises-exception` may fail, and one that ends the program with status 0, as `--steps` does,
-    is the last. `keep_going` runs the other cells too; `failed` is told of each error and the number of its cell.
+    is the last. `keep_going` runs the other cells too; `failed` is told of each error.
     Without `traces` the last line of an error is printed, and no more. Raises SystemExit where IPython is missing.
     """
     try:
@@ -55,7 +55,7 @@ def run(
             print(f"{notebook.name}: code cell {number} of {len(cells)} failed", file=sys.stderr)
             error = result.error_in_exec or result.error_before_exec
             if error is not None:
-                failed(error, number)
+                failed(error)
             if not keep_going:
                 break
     print(f"{notebook.name}: {ran} of {len(cells)} code cells ran", file=sys.stderr)

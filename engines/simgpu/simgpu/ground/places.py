@@ -10,7 +10,6 @@ import importlib.util
 import linecache
 import math
 import os
-import re
 import site
 import sys
 import sysconfig
@@ -22,21 +21,22 @@ from types import FrameType
 from typing import Any
 
 __all__ = [
-    "condition", "has_closure", "in_cell", "is_generated", "is_readers", "name_callers", "named", "phase", "place",
+    "cell", "condition", "has_closure", "is_generated", "is_readers", "name_callers", "named", "phase", "place",
     "place_of", "stack", "warn",
 ]  # fmt: skip
 
-_NUMBERED = re.compile(r"<ipython-input-(\d+)-")  # a cell of a shell that counts them, as for a whole notebook
 _OURS = str(Path(__file__).parents[1]) + os.sep
 _PACKAGES = {"site-packages", "dist-packages"}  # folders of installed packages, also of `pip install --target`
 
 
-def in_cell(file: str) -> bool:
-    """Return whether `file`, as a stack names it, is a cell."""
+def cell(file: str) -> str:
+    """Return the name of the cell in `file`, as a stack names it: "cell [5]", "cell" without its number; "" if none."""
     path = Path(file)
-    if path.parent.name.startswith("ipykernel_"):
-        return True
-    return path.name.startswith(("ipython-input-", "<ipython-input"))  # of Colab, of IPython
+    if not path.parent.name.startswith("ipykernel_") and not path.name.startswith(("ipython-input-", "<ipython-input")):
+        return ""
+    inputs, text = getattr(sys.modules.get("__main__"), "_ih", ()), "".join(linecache.getlines(file)).rstrip()
+    numbers = (number for number in range(len(inputs) - 1, 0, -1) if inputs[number].rstrip() == text)
+    return next((f"cell [{number}]" for number in numbers), "cell")  # not by IPython's names: Colab's have no number
 
 
 def is_generated(file: str, function: str) -> bool:
@@ -59,7 +59,7 @@ def _is_readers(file: str, function: str, program: str) -> bool:
 def _is_readers_file(file: str, program: str) -> bool:
     path = os.path.abspath(file)
     beside = bool(program) and os.path.dirname(path) == os.path.dirname(os.path.abspath(program))
-    if in_cell(file) or beside:
+    if cell(file) or beside:
         return True
     return _PACKAGES.isdisjoint(Path(path).parts) and not path.startswith((*_installed(), *_hidden()))
 
@@ -166,11 +166,13 @@ def place_of(error: BaseException) -> str:
 
 
 @functools.cache
-def _named(file: str, program: str) -> str:
-    """Return how `file` is named before the number of a line: from the program's folder, if it is in there."""
-    if in_cell(file):
-        cell = _NUMBERED.search(file)
-        return f"code cell {cell[1]}, line " if cell else "cell, line "
+def _named(file: str, program: str, _inputs: int) -> str:
+    """Return how `file` is named before the number of a line: from the program's folder, if it is in there.
+
+    `_inputs` cells have run: one that runs again has a new number.
+    """
+    if name := cell(file):
+        return f"{name}, line "
     path, folder = Path(os.path.abspath(file)), Path(os.path.abspath(program)).parent
     return f"{path.relative_to(folder).as_posix() if program and path.is_relative_to(folder) else path.name}:"
 
@@ -178,7 +180,7 @@ def _named(file: str, program: str) -> str:
 def named(file: str, number: int) -> str:
     """Return how a line is named: "train.py:12: y = model(x)"."""
     text = linecache.getline(file, number).strip()
-    where = f"{_named(file, _program())}{number}"
+    where = f"{_named(file, _program(), len(getattr(sys.modules.get('__main__'), '_ih', ())))}{number}"
     return f"{where}: {text}" if text else where
 
 

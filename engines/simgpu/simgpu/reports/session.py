@@ -5,7 +5,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -306,11 +306,10 @@ class Recording:
         return require
 
     # ---- errors -------------------------------------------------------------------------------------------------
-    def failed(self, error: BaseException, cell: int = 0, thread: bool = False) -> Error:
+    def failed(self, error: BaseException, thread: bool = False) -> Error:
         """The program ended with `error`, by itself with a status that is not 0 (SystemExit), or was interrupted.
 
-        `cell` is the number of the code cell of a notebook that failed; `thread`: a thread ended, the program goes on.
-        Returns what the report says of it.
+        `thread`: a thread ended, the program goes on. Returns what the report says of it.
         """
         self.holdings.find_owners(self.world.devices)
         self.growth.cut = not self.run.steps and not isinstance(error, torch.OutOfMemoryError)
@@ -322,8 +321,6 @@ class Recording:
             line, text = Line.of(places.named(error.filename or "", error.lineno)), error.msg
         elif _TRACEBACK in text:
             line, kind, text = _of_process(text, line, kind)
-        if cell and line.file == "cell":
-            line = replace(line, file=f"code cell {cell}")
         said = text.partition("\n")[0]
         if error.__cause__ is not None:  # what the program has caught, and said in other words
             cause, where = error.__cause__, Line.of(places.place_of(error.__cause__)).where
