@@ -161,3 +161,5 @@ def test_a_forecast_for_an_old_gpu_has_the_scores_of_bfloat16_attention_in_its_m
     scores = 4 * 512 * 512 * 2
     old, new = (ahead.on(gpu).what_if(host="server").peak for gpu in ("T4", "A100 40GB"))
     assert old > new + scores and new == ahead.memory.peak_bytes
+    told = [ahead.on("A100 40GB").what_if(gpu=gpu).assumptions[0] for gpu in ("T4", "H100 SXM")]
+    assert "with all its scores in memory" in told[0] and "bfloat16" not in told[1]

@@ -129,7 +129,7 @@ def what_if(
     batch = _largest(basis, capacity, amp) if batch == "max" else arguments.positive("batch", batch)
     other = there.machine.host
     possible: list[tuple[bool, str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = [
-        (spec is not own, spec.name, _OTHER, list),  # the same events
+        (spec is not own, spec.name, _OTHER + _scores_text(basis, spec), list),  # the same events
         (batch != 1, f"batch × {batch:.3g}", _BATCH, lambda events: [_scaled(one, batch) for one in events]),
         (amp, "autocast", _amp_text(basis), lambda events: _with_amp(events, basis)),
         (fused, "fused optimizer", _fused_text(basis), lambda events: _with_fused(events, basis)),
@@ -203,6 +203,15 @@ _DDP = (
     "DistributedDataParallel: every GPU has the whole batch of the run, gradients are summed in buckets of 25 MiB "
     "beside the backward pass; up to 8 GPUs a machine, and steps of all of them count the samples of as many"
 )
+
+
+def _scores_text(basis: Basis, spec: GPU) -> str:
+    """Return what the same kernels leave out on GPUs that have no fused attention in bfloat16 (`ground.attention`)."""
+    oldest = (8, 0)
+    lacks = (spec.compute_capability or oldest) < oldest <= (basis.machine.gpu.compute_capability or oldest)
+    fused = (event for event in basis.events if isinstance(event, Kernel) and event.cost.attention)
+    wide = lacks and any(event.cost.rate == "bf16" for event in fused)
+    return "; attention in bfloat16 is the plain formula there: slower, with all its scores in memory" if wide else ""
 
 
 # ---- another batch ----------------------------------------------------------------------------------------------
