@@ -104,14 +104,21 @@ def _causes(error: BaseException | str) -> list[BaseException | str]:
 _RAISED = re.compile(r"^(.*?)\b((?:\w+\.){,9}[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported))(?:: |:?$)", re.M)
 
 
+# Colours, with and without the letter that begins them, and Windows' ends of lines
+_NOISE = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[\d;?]*[A-Za-z]|\[\d(?:;\d+)*m|\r(?=\n)")
+
+
 def _messages(error: BaseException | str) -> Iterator[str]:
     """Yield each message in the text of `error` with its type: those of printed tracebacks first, then the whole."""
-    text = re.sub(r"\x1b\[[\d;]*[A-Za-z]", "", str(error))
+    text = html.unescape(_NOISE.sub("", str(error)))
+    if len(text) > 60_000:  # a log: its end says most, and the patterns take a second for so much
+        text = f"{text[:20_000]}\n{text[-40_000:]}"
     raised = list(_RAISED.finditer(text)) if isinstance(error, str) or "Traceback (most recent" in text else []
     if raised:
         head = re.sub(r"\d+", r"\\d+", re.escape(raised[-1][1].rstrip()))
         plain = re.sub(rf"^{head} ?", "", text, flags=re.MULTILINE)
-        yield "\n".join(re.findall(".*Assertion `.*", _RAISED.split(plain)[0]))  # by a kernel: what follows says less
+        first = _RAISED.split(plain)[0]
+        yield "\n".join(re.findall("^.*Assertion `.*", first, re.M))  # by a kernel: what follows says less
         for part in reversed(plain.split("During handling of the above exception")):
             _, *parts = _RAISED.split(part)
             ends = [f"{message.strip()}\n\n{kind}" for kind, message in zip(parts[1::3], parts[2::3], strict=True)]
@@ -119,6 +126,7 @@ def _messages(error: BaseException | str) -> Iterator[str]:
     yield text if isinstance(error, str) else f"{text}\n{type(error).__module__}.{type(error).__qualname__}"
 
 
+@functools.lru_cache(100)  # one log may say the same a thousand times
 def _explained(text: str) -> Explanation | None:
     """Return the explanation of the message `text`, which a terminal may have broken into lines; None if unknown."""
     forms = dict.fromkeys((text, re.sub(r"\s+", " ", text), re.sub(r"\n\s*", "", text)))

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import sys
+import time
 import tomllib
 import warnings
 from pathlib import Path
@@ -277,10 +278,20 @@ def test_an_error_of_something_else_is_not_taken_for_one_of_pytorch(message):
     "2026-01-02 10:11:12,345 - ERROR - RuntimeError: {}\n2026-01-02 10:11:13,346 - ERROR - {}",
     "\x1b[31mRuntimeError\x1b[0m: {}\n{}", "Caught RuntimeError in DataLoader worker process 0.\nRuntimeError: {} {}",
     "KeyError: 'a'\n\nThe above exception was the direct cause of the following exception:\n\nRuntimeError: {} {}",
+    "[0;31mRuntimeError[0m: {}\n{}", "&gt; RuntimeError: {}\r\n&gt; {}\r\n",
+    "[rank1]: \\u001b[31mRuntimeError\\u001b[0m: {} {}",
 ])  # fmt: skip
 def test_what_a_terminal_or_a_log_makes_of_a_message_is_explained(pasted):
     text = pasted.format("mat1 and mat2 shapes cannot be", "multiplied (2x3 and 2x3)")
     assert explain(text).what == "matrices of shapes 2x3 and 2x3 cannot be multiplied."
+
+
+@pytest.mark.parametrize("piece", ["A", "\n", " ", "ab.", "'a' ", "ValueError", "RuntimeError: x\n", "size for "])
+def test_a_text_of_a_megabyte_takes_a_few_seconds(piece):
+    start = time.process_time()
+    assert explain(piece * (1_000_000 // len(piece)) + "\nRuntimeError: CUDA out of memory.").name == "out of memory"
+    explain(piece * (1_000_000 // len(piece)))
+    assert time.process_time() - start < 20  # a pattern that reads on from each letter takes minutes
 
 
 def test_an_inner_error_is_explained_where_only_the_outer_one_has_a_traceback_in_its_message():
