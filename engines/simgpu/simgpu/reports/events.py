@@ -94,7 +94,7 @@ class Wrapped(Event):
 
 # ---- gradients and optimizers -----------------------------------------------------------------------------------
 class Backward(Event):
-    """`torch.autograd.backward` begins at `roots`."""
+    """`torch.autograd.backward` begins at `roots`; `creates`: a graph, or gradients of what it names only."""
 
     roots: list[torch.Tensor]
     retains: bool
@@ -123,8 +123,9 @@ class Clear(Event):
 
 
 class Clip(Event):
-    """Gradients are clipped to a norm or a value, the first of the `options`."""
+    """Gradients are clipped to a norm or a value, the first of the `options`; `given` may be an iterator of them."""
 
+    given: object
     parameters: list[torch.Tensor]
     options: list[Any]
 
@@ -188,7 +189,7 @@ class ScalerCall(Event):
 
 # ---- functions --------------------------------------------------------------------------------------------------
 class Loss(Event):
-    """A loss of classes is called, such as "cross_entropy"; targets that are `ignored` do not count."""
+    """A loss of classes is called, such as "cross_entropy" or "kl_div"; targets that are `ignored` do not count."""
 
     name: str
     scores: torch.Tensor
@@ -211,7 +212,7 @@ class Divided(Event):
 
 
 class Cut(Event):
-    """`detach()` is called of a tensor that has a graph."""
+    """`detach()`, `.data` or `tolist()` is asked of a tensor that has a graph."""
 
     tensor: torch.Tensor
 

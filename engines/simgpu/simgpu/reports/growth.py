@@ -29,7 +29,8 @@ _SEVERAL_CALLS = 6  # of models, from which all is kept
 _SEVERAL = 3  # earlier steps: if the graphs of so many are alive, that is no delay by a step or two
 _ALONE = 1.5  # of the bytes of a value: with more, it keeps others alive
 _DEPTH, _MOST_ITEMS = 5, 10_000  # of lists of lists, in which a value is looked for
-_SHORT = 100  # values: a queue of so many is soon full
+_LIMITED = ("_lru_cache_wrapper", "deque", "Queue", "PriorityQueue", "LifoQueue")
+_SHORT, _FEW_BYTES = 100, 2**30  # values: a queue of so many is soon full; what one with a limit keeps that is no leak
 _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and caches
 
 
@@ -132,6 +133,7 @@ class GrowthWatch:
             others = nbytes.keys() - plainly - roots
             nbytes[next(iter(roots))] += sum(nbytes.pop(line) for line in others)
         self._queued |= {line for line, tensor in held.items() if _in_a_short_queue(tensor)}
+        self.turns *= not self._queued  # then it is not said that none grows
         most = [(line, size) for line, size in nbytes.items() if line not in self._queued]
         growths = [_growth(line, size, held.get(line), "turn") for line, size in most]
         return list({one.parts: one for one in sorted(growths, key=lambda one: one.bytes_per_step)}.values())[::-1][:3]
@@ -177,6 +179,7 @@ class GrowthWatch:
             kept = _kept(self._holdings, until=self._holdings.step, graphs=False)
         last = {held.line: tensor for tensor, held in kept}
         self._queued |= {line for line, tensor in last.items() if _in_a_short_queue(tensor)}
+        self.turns *= not self._queued
         most = [line for line, _ in lines.most_common(3) if line not in self._queued]
         found = [_growth(line, bytes_per_step, last.get(line)) for line in most]
         return list({one.parts: one for one in found}.values())
@@ -297,12 +300,15 @@ def _attribute(tensor: torch.Tensor) -> _Holder | None:
 
 
 def _in_a_short_queue(tensor: torch.Tensor) -> bool:
-    """Return whether a queue keeps a tensor, or a list of it, that fills up soon and grows no more."""
+    """Return whether a queue or a cache keeps a tensor, or a list of it, that fills up soon or never takes much."""
+    nbytes = values_of(tensor).untyped_storage().nbytes() if graph_of(tensor) is None else _FEW_BYTES
+    most = max(_FEW_BYTES // (nbytes or 1), _SHORT)
     values: list[Any] = [tensor]
     for _ in range(4):  # the tensor, a list of it, the deque of a queue, its dict where it was asked for
         owners = gc.get_referrers(*values)
-        queues = [one for one in owners if type(one).__name__ in ("deque", "Queue", "PriorityQueue", "LifoQueue")]
-        if any(0 < (getattr(one, "maxlen", None) or getattr(one, "maxsize", 0)) <= _SHORT for one in queues):
+        limited = (one for one in owners if type(one).__name__ in _LIMITED)
+        bounds = [getattr(one, "cache_info", lambda one=one: one)() for one in limited]
+        if any(0 < (getattr(one, "maxlen", 0) or getattr(one, "maxsize", 0) or 0) <= most for one in bounds):
             return True
         values = [one for one in owners if isinstance(one, list | tuple | deque | dict) and one is not values]
     return False

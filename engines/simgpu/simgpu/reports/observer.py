@@ -233,6 +233,7 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
     yield GradScaler, "__init__", None, lambda _, scaler, *__, **___: _scaler_call("__init__", scaler)
     for name in ("scale", "unscale_", "get_scale", "step"):
         yield GradScaler, name, functools.partial(_scaler_call, name), None
+    yield _F, "kl_div", lambda input, target, *_, **__: events.Loss("kl_div", input, target, -100), None
     for name in ("cross_entropy", "nll_loss", "binary_cross_entropy_with_logits"):
         yield _F, name, functools.partial(_loss, name), None
     for name in ("softmax", "log_softmax"):
@@ -241,6 +242,7 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
     for name in ("__truediv__", "div"):
         yield SimTensor, name, lambda self, other, *_, **__: _divided(self, other), None
     yield SimTensor, "detach", _cut, None
+    yield SimTensor, "tolist", _cut, None
     for kind in (LRScheduler, CosineAnnealingWarmRestarts, SequentialLR):
         yield kind, "step", lambda scheduler, *_, **__: events.Scheduled(scheduler, "step"), None
     yield LRScheduler, "__init__", None, lambda _, scheduler, *__, **___: events.Scheduled(scheduler, "__init__")
@@ -267,7 +269,7 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
 def _backward(
     tensors: Any, grad_tensors: Any = None, retain_graph: Any = None, create_graph: bool = False, **more: Any
 ) -> Event:
-    return events.Backward(_tensors(tensors), bool(retain_graph), create_graph)
+    return events.Backward(_tensors(tensors), bool(retain_graph), create_graph or bool(more.get("inputs")))
 
 
 def _state(state: Any, model: nn.Module, *args: Any, **kwargs: Any) -> Event | None:
@@ -330,10 +332,12 @@ def _event(look: Look, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event |
 
 def _listing(plain: Callable[..., Any], watched: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function that clips gradients and gets its parameters as a list, which may be read twice."""
-    clip = watched(plain, lambda parameters, *limits, **more: events.Clip(parameters, [*limits, *more.values()]))
 
     def clips(parameters: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-        return clip([parameters] if isinstance(parameters, torch.Tensor) else list(parameters), *args, **kwargs)
+        known = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        return watched(plain, lambda _, *limits, **more: events.Clip(parameters, known, [*limits, *more.values()]))(
+            known, *args, **kwargs
+        )
 
     return _inlined(clips, plain)
 

@@ -56,7 +56,7 @@ class Program:
         self.stepping = False  # whether an optimizer makes a step
         self.searches = False  # whether its last step has had backward passes of its own, as of a line search
         self.hand_steps = 0
-        self.graphs_used = False  # whether any gradient was asked for
+        self.graphs_used = self.asks = False  # whether any gradient was asked for; whether by `torch.autograd.grad`
         self.fills = True  # whether a backward pass leaves gradients in parameters; `torch.autograd.grad` returns them
         self.backwards = 0  # backward passes of the step
         self.backward_line = self.clear_line = ""  # of the last ones since an optimizer's step
@@ -64,6 +64,7 @@ class Program:
         self.only_batch = False  # whether a loader has given the only batch it has
         self.begun = 0  # how often a loader has begun
         self.drops_by_function = False  # a layer of dropout may only be asked for its rate then
+        self.scaled = self.unscales = False  # whether a scaler has multiplied the gradients; whether one ever divides
         self.preparing: set[str] = set()  # lines that make a DistributedDataParallel, which sends the model once
         self._loaders: weakref.WeakKeyDictionary[Any, weakref.ref[Any]] = weakref.WeakKeyDictionary()  # by iterator
         self._parts: weakref.WeakKeyDictionary[nn.Module, Parts] = weakref.WeakKeyDictionary()
@@ -134,7 +135,7 @@ class Program:
         self.graphs_used = True
 
     def on_grad(self, event: events.Grad) -> None:
-        self.graphs_used, self.fills = True, False
+        self.graphs_used, self.asks, self.fills = True, True, False
 
     def on_grad_end(self, event: events.GradEnd) -> None:
         self.fills = True
@@ -158,6 +159,10 @@ class Program:
         there = list(alive(waiting))
         self.reached = [one for one in there if one.grad is not None]
         self.waiting[event.optimizer] = [weakref.ref(one) for one in there if one.grad is None]
+
+    def on_scaler_call(self, event: events.ScalerCall) -> None:
+        self.scaled = event.method == "scale" and event.enabled
+        self.unscales |= event.method in ("unscale_", "step", "get_scale")
 
     def on_hand_step(self, event: events.HandStep) -> None:
         self.hand_steps += 1

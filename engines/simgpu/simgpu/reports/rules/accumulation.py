@@ -12,7 +12,7 @@ from simgpu.reports import events
 from simgpu.reports.program import version
 from simgpu.reports.rule import FEW_STEPS, Outcome, Rule
 
-_MEANS = ("NllLoss", "MseLoss", "BinaryCrossEntropy", "SoftMarginLoss", "SmoothL1Loss", "HuberLoss", "MeanBackward")
+LOSSES = ("NllLoss", "MseLoss", "BinaryCrossEntropy", "SoftMarginLoss", "SmoothL1Loss", "HuberLoss", "MeanBackward")
 
 
 class AccumulatedSum(Rule, about="result", often="each step"):
@@ -59,7 +59,7 @@ class AccumulatedSum(Rule, about="result", often="each step"):
 def is_mean(loss: torch.Tensor) -> bool:
     """Return whether the last operation of a loss has taken a mean over all of its values."""
     node = graph_of(loss)
-    if node is None or loss.dim() or not node.name().startswith(_MEANS):
+    if node is None or loss.dim() or not node.name().startswith(LOSSES):
         return False
     return getattr(node, "_saved_reduction", 1) == 1
 

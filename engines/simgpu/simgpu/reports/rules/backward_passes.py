@@ -1,44 +1,57 @@
 """Rules on a backward pass, and on what comes between it and a step."""
 
+import ast
+import inspect
+import textwrap
 import weakref
 from typing import Any
 
 import torch
 from torch import nn
 
-from simgpu.ground.nodes import graph_of
+from simgpu.ground import places
+from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
 from simgpu.reports import events
 from simgpu.reports.calls import Mark
 from simgpu.reports.program import is_set
-from simgpu.reports.rule import Rule
+from simgpu.reports.rule import LOOKED_AT, Rule
+from simgpu.reports.rules.accumulation import LOSSES
+
+_MOST_NODES = 5000  # of a graph, that are looked at or marked
 
 
-class BackwardTwice(Rule, about="result", often="twice"):
-    """`backward()` runs twice from the same loss, so its gradients count twice."""
+class BackwardTwice(Rule, about="result", often="twice", explains=("graph-kept-for-nothing",)):
+    """`backward()` runs twice from the same loss, alone or in a sum, so its gradients count twice."""
 
     text = (
-        "This is the second backward pass from the same loss before a step, and its gradients add to those of the "
-        "first, so that they count twice. Leave one out."
+        "This is the second backward pass from the same loss, alone or in a sum, before a step, and its gradients add "
+        "to those of the first, so that they count again. Let each loss have one."
     )
-    cure = "call it once"
+    cure = "call it once for each loss"
 
     def begin(self) -> None:
-        self._mark: weakref.ref[Mark] | None = None  # of the loss of the last backward pass
+        self._marks: weakref.WeakSet[Mark] = weakref.WeakSet()  # of losses whose gradients wait for a step
 
     def on_backward(self, event: events.Backward) -> None:
         node: Any = graph_of(event.roots[0]) if len(event.roots) == 1 and not event.roots[0].dim() else None
-        known = None if node is None else node.metadata.get(__name__)
-        if known is not None and self._mark is not None and self._mark() is known and not event.creates:
+        if node is None or event.creates:
+            return
+        parts, mark = graph_nodes([node], most=_MOST_NODES) if len(self._marks) else [], Mark()
+        if any(one.metadata.get(__name__) in self._marks for one in parts):
             self.note()
-        elif node is not None and not event.creates:
-            node.metadata[__name__] = mark = Mark()
-            self._mark = weakref.ref(mark)
+        self._marks.add(mark)
+        losses = [node]  # and those that it is a sum of
+        for one in losses:
+            name, below = one.name(), [inner for inner, _ in one.next_functions]
+            if name.startswith("AddBackward") or (name.startswith(("MulBackward", "DivBackward")) and None in below):
+                losses += filter(None, below)
+            if one is node or name.startswith(LOSSES):
+                one.metadata[__name__] = mark
 
-    def on_clear(self, event: events.Clear) -> None:
-        self._mark = None
+    def on_clear(self, event: events.Event) -> None:
+        self._marks.clear()
 
-    def on_updated(self, event: events.Updated) -> None:
-        self._mark = None
+    on_updated = on_hand_step = on_clear
 
 
 class BackwardUnderAutocast(Rule, about="result"):
@@ -82,3 +95,97 @@ class GradientsClearedTooEarly(Rule, about="result", often="twice"):
     def on_update(self, event: events.Update) -> None:
         if self.program.clear_line and not any(is_set(one.grad) for one in event.parameters):
             self.note(self.program.clear_line)
+
+
+class GraphKeptForNothing(Rule, about="memory", often="each step"):
+    """`retain_graph=True` keeps the activations of a step that no other backward pass uses."""
+
+    text = (
+        "`retain_graph=True` keeps the activations of this step, and no other backward pass uses them: they are still "
+        "there while the next forward pass makes its own. Leave it out."
+    )
+    cure = "leave it out"
+
+    def begin(self) -> None:
+        self._retained: tuple[str, weakref.ref[Mark]] | None = None  # the last graph that was kept, by its line
+
+    def on_backward(self, event: events.Backward) -> None:
+        self._look()
+        node = graph_of(event.roots[0]) if len(event.roots) == 1 else None
+        if node is not None and event.retains and not event.creates:
+            self._retained = places.place(), weakref.ref(_mark(node))
+
+    def on_forward(self, event: events.Forward) -> None:
+        """Forget a graph that has gone before the next forward pass: it has kept nothing."""
+        if self._retained is not None and self._retained[1]() is None:
+            self._retained = None
+
+    def on_grad(self, event: events.Grad) -> None:
+        self._look()
+
+    def _look(self) -> None:
+        """Note a graph that was kept if it has gone without another backward pass."""
+        if self._retained is not None and self._retained[1]() is None:
+            self.note(self._retained[0])
+        self._retained = None
+
+
+def _mark(node: Any) -> Mark:
+    """Mark a node and those behind it, so that another loss of the same layers keeps the mark alive."""
+    mark = Mark()
+    for inner in graph_nodes([node], most=_MOST_NODES):
+        if not is_leaf(inner):  # which may live longer than any graph
+            inner.metadata[f"{__name__}.kept"] = mark
+    return mark
+
+
+class GradientBehindIsIgnored(Rule, about="result", often="twice"):
+    """The backward pass of an own `torch.autograd.Function` does not use the gradient that it is given."""
+
+    text = (
+        "This backward pass does not use the gradient that it is given, so that it ignores all that comes behind the "
+        "function. Multiply what it returns by it."
+    )
+    cure = "multiply by `grad_output`"
+
+    def begin(self) -> None:
+        self._lines: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary()  # by function; "": sound
+
+    def on_backward(self, event: events.Backward) -> None:
+        if self.program.step >= LOOKED_AT:
+            return
+        for node in graph_nodes((graph_of(one) for one in event.roots), most=_MOST_NODES):
+            function = getattr(type(node), "_forward_cls", None)
+            if function is not None and self._line(function):
+                node.register_prehook(lambda gradients, line=self._lines[function]: self._given(gradients, line))
+
+    def _line(self, function: type) -> str:
+        if function not in self._lines:
+            self._lines[function] = _line_of_unused(function)
+        return self._lines[function]
+
+    def _given(self, gradients: Any, line: str) -> None:
+        """Note a function whose gradient is not that of a loss by itself, which is 1."""
+        given = [one for one in gradients if isinstance(one, torch.Tensor)]
+        if any(one.dim() for one in given):
+            self.note(line)
+
+
+def _line_of_unused(function: type) -> str:
+    """Return the line of a backward pass that returns something, and reads none of the gradients that it is given."""
+    backward = vars(function).get("backward")
+    code = getattr(getattr(backward, "__func__", None), "__code__", None)
+    if code is None or not places.is_readers(code.co_filename, code.co_name):
+        return ""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines))).body[0]
+    except (OSError, SyntaxError):
+        return ""
+    if not isinstance(tree, ast.FunctionDef):
+        return ""
+    arguments = {one.arg for one in [*tree.args.args[1:], *filter(None, [tree.args.vararg])]}
+    read = {one.id for one in ast.walk(tree) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    returns = [one for one in ast.walk(tree) if isinstance(one, ast.Return) and one.value is not None]
+    made = [one for one in returns if any(isinstance(inner, ast.Name) for inner in ast.walk(one))]
+    return places.named(code.co_filename, first + made[-1].lineno - 1) if made and not arguments & read else ""

@@ -4,6 +4,7 @@ import weakref
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_of
@@ -15,10 +16,19 @@ _LARGE_BYTES = 2**20  # of the weights of all heads
 
 
 class DropoutInEvaluation(Rule, about="result"):
-    """`F.dropout` is not told the mode, and drops in evaluation."""
+    """`F.dropout` is not told the mode, or a layer of dropout is no part of the model, and drops in evaluation."""
 
-    text = "`F.dropout` drops in evaluation too. Add `training=self.training`, or use a layer `nn.Dropout`."
-    cure = "`training=self.training`, or `nn.Dropout`"
+    text = (
+        "This drops in evaluation too: `model.eval()` reaches no `F.dropout` without `training=self.training`, and no "
+        "layer that is no attribute of the model. Give the function its mode, or make an `nn.Dropout` in `__init__`."
+    )
+    cure = "`training=self.training`, or `nn.Dropout` as an attribute"
+
+    def on_forward(self, event: events.Forward) -> None:
+        layer, model = event.module, self.program.running[0]
+        drops = isinstance(layer, nn.modules.dropout._DropoutNd) and layer.training and layer.p > 0
+        if drops and not model.training and layer not in set(model.modules()):
+            self.note()
 
     def on_dropout(self, event: events.Dropout) -> None:
         program = self.program
@@ -150,3 +160,29 @@ class AttentionWeightsNotUsed(Rule, about="time", often="each step"):
             if mark() is None:
                 self.note(line)
         self._made = [one for one in self._made if one[1]() is not None]
+
+
+class DdpBypassed(Rule, about="result", often="twice"):
+    """The model inside of `DistributedDataParallel` is called, so no gradients are averaged."""
+
+    text = (
+        "This calls the model inside of DistributedDataParallel, so no gradients are averaged and each rank trains a "
+        "model of its own. Call the wrapper."
+    )
+    cure = "call the wrapper"
+
+    def begin(self) -> None:
+        self._wrapped: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # models inside a wrapper
+        self._averaged: weakref.WeakSet[nn.Module] = weakref.WeakSet()  # of these, those whose wrapper was called
+
+    def on_wrapped(self, event: events.Wrapped) -> None:
+        self._wrapped.add(event.model)
+
+    def on_forward(self, event: events.Forward) -> None:
+        if isinstance(event.module, DistributedDataParallel) and torch.is_grad_enabled():
+            self._averaged.add(event.module.module)
+
+    def on_judged(self, event: events.Judged) -> None:
+        model = event.call.model
+        if event.call.used and event.trained and model in self._wrapped and model not in self._averaged:
+            self.note(event.call.line)

@@ -16,12 +16,13 @@ class GradientsClippedTooLate(Rule, about="result", often="each step", explains=
     """Gradients are clipped after a step has used them, or before they are computed."""
 
     text = (
-        "Gradients are clipped after the optimizer step, or before any exist, so this limits nothing. Clip them "
-        "between `backward()` and `step()`."
+        "This limits nothing: gradients are clipped after the optimizer step, before any exist, or of an iterator that "
+        "has ended. Clip those of a list of parameters, between `backward()` and `step()`."
     )
-    cure = "clip between `backward()` and `step()`"
+    cure = "clip between `backward()` and `step()`, with a list of parameters"
 
     def begin(self) -> None:
+        self._given: object = None  # to the last call
         self._used = WeakIdKeyDictionary()  # one of each optimizer: the gradient that its last step used, its version
 
     def on_updated(self, event: events.Updated) -> None:
@@ -31,6 +32,9 @@ class GradientsClippedTooLate(Rule, about="result", often="each step", explains=
             self._used[parameter] = TensorWeakRef(parameter.grad), parameter.grad._version
 
     def on_clip(self, event: events.Clip) -> None:
+        if event.given is self._given and not event.parameters and hasattr(event.given, "__next__"):
+            self.note()
+        self._given = event.given
         samples = [] if is_measured(event) else [one for one in event.parameters if one in self._used]
         if samples and (all(map(self._is_used, samples)) or all(one.grad is None for one in event.parameters)):
             self.note()
@@ -55,14 +59,22 @@ class GradientsClippedWhileScaled(Rule, about="result", often="each step"):
     )
     cure = "`scaler.unscale_(optimizer)` before"
 
-    def begin(self) -> None:
-        self._scaled = False  # whether gradients are those of a loss that a scaler has multiplied
-
-    def on_scaler_call(self, event: events.ScalerCall) -> None:
-        self._scaled = event.method == "scale" and event.enabled
-
     def on_clip(self, event: events.Clip) -> None:
-        if self._scaled and not is_measured(event):
+        if self.program.scaled and not is_measured(event):
+            self.note()
+
+
+class GradientsStillScaled(Rule, about="result", often="each step", explains=("gradients-clipped-while-scaled",)):
+    """An optimizer's step takes gradients that a scaler has multiplied."""
+
+    text = (
+        "This step takes gradients that are still multiplied by the scaler's factor, of mostly 65,536. Write "
+        "`scaler.step(optimizer)` and `scaler.update()` in its place."
+    )
+    cure = "`scaler.step(optimizer)`, `scaler.update()`"
+
+    def on_update(self, event: events.Update) -> None:
+        if self.program.scaled and not self.program.unscales:
             self.note()
 
 

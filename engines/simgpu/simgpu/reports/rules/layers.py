@@ -1,5 +1,8 @@
 """Rules on layers that do not learn."""
 
+import inspect
+import linecache
+import re
 import sys
 import weakref
 from collections.abc import Iterable
@@ -18,7 +21,7 @@ from simgpu.reports.program import alive, tells_modes_apart
 from simgpu.reports.rule import LOOKED_AT, Outcome, Rule
 
 _MOST_NODES = 2000  # of a graph that a `detach()` cuts off
-_DETACHED = "`detach()` or `.data` cuts off what they have made. Leave it out"
+_DETACHED = "`detach()`, `.data` or `.tolist()` cuts off what they have made. Leave it out"
 _LOST = (
     "no backward pass comes through its result. Look for `.item()`, `argmax` or `torch.tensor` between it and the loss"
 )
@@ -38,8 +41,8 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
     """An optimizer has a layer that never gets a gradient: something cuts its result off from the loss."""
 
     text = (
-        "No loss reaches {numbers:,} numbers of this optimizer, so its {steps} steps have not changed them: {why}, or "
-        "give the optimizer only what is to learn."
+        "No loss reaches {numbers:,} numbers of this optimizer, so its steps have not changed them: {why}, or give the "
+        "optimizer only what is to learn."
     )
     cure = "leave out the `detach()` or the `no_grad()` between the layer and the loss"
 
@@ -65,7 +68,8 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
         for parameter in self.program.reached:
             self._without.pop(id(parameter), None)
         left = [one for one in alive(self.program.waiting[event.optimizer]) if one.requires_grad]
-        if self.program.updates[event.optimizer] != LOOKED_AT or len(left) == len(event.parameters):
+        number, late = self.program.updates[event.optimizer], self.program.step >= LOOKED_AT
+        if not (number == LOOKED_AT or (number == 2 and late)) or len(left) == len(event.parameters):
             return
         owners = {id(one): known for module, known in self._called.items() for one in module._parameters.values()}
         for one in left:
@@ -82,8 +86,7 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
 
     def said(self, line: str, outcome: Outcome) -> str:
         here = [one for one in self._without.values() if one[0] == line]
-        numbers, steps = sum(one[2] for one in here), max(self.program.updates.values(), default=self.program.step)
-        return self.text.format(numbers=numbers, steps=steps, why=here[0][1])
+        return self.text.format(numbers=sum(one[2] for one in here), why=here[0][1])
 
 
 _BETWEEN = ("torch.nn.modules.module", "simgpu.")  # frames between a registration and the reader's line
@@ -191,28 +194,27 @@ class LayerNeverCalled(Rule, about="result"):
         return called or any(one in self._reached for one in part.parameters())
 
 
-_LOOKED_AT = 3  # steps
-
-
 class LayerNotRegistered(Rule, about="result", often="twice", explains=("optimizer-of-other-parameters",)):
-    """A list or dict of Python hides layers, and the optimizer does not get them."""
+    """A layer or a tensor that a model uses gets gradients, but it is no part of the model, and nothing trains it."""
 
     text = (
-        "This layer gets gradients, but it is no part of its model, and no optimizer has its parameters: a list or a "
-        "dict of Python hides it. Keep such layers in an `nn.ModuleList`, an `nn.ModuleDict` or an attribute."
+        "This gets gradients, and no optimizer has it: it is no part of its model. A list or a dict of Python hides a "
+        "layer, `forward` makes it anew, or a tensor is no `nn.Parameter(…)`, as one with `.to(device)` behind. Make "
+        "it in `__init__`: an attribute, an `nn.ModuleList`, an `nn.Parameter`, or one in an `nn.ParameterList`."
     )
-    cure = "`nn.ModuleList`, `nn.ModuleDict`"
+    cure = "`nn.ModuleList`, `nn.ModuleDict`, `nn.Parameter` without `.to(device)` behind it"
 
     def begin(self) -> None:
         self._parts: weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[nn.Module]] = weakref.WeakKeyDictionary()
         self._strangers: dict[int, tuple[weakref.ref[nn.Parameter], str]] = {}  # parameters that their model lacks
+        self._before = WeakIdKeyDictionary()  # by a tensor that a model keeps: its values a step ago
 
     def on_registered(self, event: events.Registered) -> None:
         self._parts.clear()
 
     def on_forward(self, event: events.Forward) -> None:
         module, model = event.module, self.program.running[0]
-        if self.program.step >= _LOOKED_AT or model is module or not module._parameters or not torch.is_grad_enabled():
+        if self.program.step >= LOOKED_AT or model is module or not module._parameters or not torch.is_grad_enabled():
             return
         if model not in self._parts:
             self._parts[model] = weakref.WeakSet(model.modules())
@@ -226,6 +228,35 @@ class LayerNotRegistered(Rule, about="result", often="twice", explains=("optimiz
             parameter = reference()
             if parameter is not None and parameter.grad is not None and parameter not in self.program.trained:
                 self.note(line)
+
+    def on_all_judged(self, event: events.AllJudged) -> None:
+        if self.program.step >= LOOKED_AT or not self.program.optimized or self.program.asks:
+            return  # perhaps for the gradients of such a tensor, or of a part of it
+        for module in {one for call in event.used if self.program.trains(call.model) for one in call.model.modules()}:
+            for name, value in vars(module).items():
+                if any([self._stays(one) for one in (value if isinstance(value, list | tuple) else (value,))]):
+                    self.note(_line_of_attribute(module, name))
+
+    def _stays(self, value: object) -> bool:
+        """Return whether a tensor, or what `.to(device)` has made it of, has a gradient, and has not changed."""
+        node = graph_of(value) if isinstance(value, torch.Tensor) and value.requires_grad else None
+        while node is not None and node.name().startswith("ToCopy"):
+            node = node.next_functions[0][0]
+        leaf = node.variable if node is not None and is_leaf(node) else value if node is None else None
+        if not isinstance(leaf, torch.Tensor) or leaf.grad is None or leaf in self.program.trained:
+            return False
+        values = values_of(leaf).detach()
+        before, self._before[leaf] = self._before.get(leaf), values.clone()
+        return before is not None and torch.equal(values, before)
+
+
+def _line_of_attribute(module: nn.Module, name: str) -> str:
+    """Return the program's line of a module's `__init__` that gives it an attribute, "" where there is none."""
+    code, gives = inspect.unwrap(type(module).__init__).__code__, rf"\bself\.{name}\b[^=]*=[^=]"
+    is_own = places.is_readers(code.co_filename, code.co_name)
+    numbers = sorted({line for _, _, line in code.co_lines() if line}) if is_own else ()
+    lines = (one for one in numbers if re.search(gives, linecache.getline(code.co_filename, one)))
+    return next((places.named(code.co_filename, one) for one in lines), "")
 
 
 @dataclass

@@ -11,6 +11,8 @@ from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
 from simgpu.reports.rule import LOOKED_AT, LossRule, Rule, behind_views
 
+_ROUNDED = 1e-3  # above 0: more is no rounded logarithm of a probability
+
 
 class LossOfAllPairs(Rule, about="result", often="each step"):
     """Predictions of shape (N, 1) and targets of shape (N,) become N × N differences."""
@@ -60,17 +62,20 @@ class PaddingInLoss(Rule, about="result", often="twice"):
 
 
 class ProbabilitiesWithoutLogarithm(LossRule, about="result"):
-    """`nll_loss` takes probabilities for their logarithms."""
+    """`nll_loss` or `kl_div` takes probabilities, or scores, for logarithms of probabilities."""
 
     text = (
-        "`nll_loss` gets probabilities, and takes them for their logarithms, so the model learns slowly. Write "
-        "`log_softmax` in the place of `softmax`."
+        "This loss takes what it gets for logarithms of probabilities, and gets numbers above 0: probabilities, or "
+        "scores. The model learns slowly, or something else. Give it the result of `log_softmax`."
     )
-    cure = "`log_softmax` in the place of `softmax`"
+    cure = "`log_softmax` before it"
 
     def on_loss(self, event: events.Loss) -> None:
-        node = graph_of(event.scores)
-        if event.name == "nll_loss" and node is not None and node.name().startswith("SoftmaxBackward"):
+        """Note probabilities, and numbers above 0, which no logarithm of a probability is."""
+        node, values = behind_views(graph_of(event.scores))[1], values_of(event.scores).detach()
+        known = node and self.program.step < LOOKED_AT and not state.world.only_shapes and type(values) is torch.Tensor
+        above = node.startswith("SoftmaxBackward") or (known and bool((values > _ROUNDED).any()))
+        if event.name in ("nll_loss", "kl_div") and above:
             self.note()
 
 
@@ -81,7 +86,8 @@ class SigmoidBeforeLoss(LossRule, about="result"):
     cure = "give the loss the scores"
 
     def on_loss(self, event: events.Loss) -> None:
-        if event.name != "nll_loss" and behind_views(graph_of(event.scores))[1].startswith("SigmoidBackward"):
+        squashes = event.name not in ("nll_loss", "kl_div")
+        if squashes and behind_views(graph_of(event.scores))[1].startswith("SigmoidBackward"):
             self.note()
 
 

@@ -1,19 +1,23 @@
-"""Softmax goes over the dimension of the batch, or of positions, and not over that of the classes."""
+"""Rules on what goes over the dimension of the batch, and is meant to go over another one."""
 
 from typing import Any
 
 import torch
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_nodes, graph_of
 from simgpu.reports import events
+from simgpu.reports.program import Program
 from simgpu.reports.rule import Outcome, Rule, behind_views
 
 _MOST_NODES = 2000  # of a graph, that are walked
 
 
 class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
+    """Softmax goes over the dimension of the batch, or of positions, and not over that of the classes."""
+
     text = (
         "This softmax goes over dimension 0, that of the batch, so that the samples of a batch share one sum. Name the "
         "dimension of the classes, or of the keys: mostly `dim=-1`."
@@ -36,7 +40,7 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
 
     def on_softmax(self, event: events.Softmax) -> None:
         """Note scores of classes behind the model, or in it of all pairs of positions of each sample."""
-        shape, rows = event.scores.shape, self._rows()
+        shape, rows = event.scores.shape, _rows(self.program)
         self._lines[shape, event.dim] = place = places.place()
         self._line = self._line if event.dim else place
         if event.dim or rows < 2 or shape[0] != rows or not torch.is_grad_enabled():
@@ -68,7 +72,7 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         node, rows = graph_of(event.scores), event.scores.shape[0] if event.scores.dim() == 2 else 0
         while node is not None and node.name().startswith("Log") and not hasattr(node, "_saved_dim"):
             node = node.next_functions[0][0]
-        if rows > 1 and getattr(node, "_saved_dim", None) == 0 and self._line:
+        if rows > 1 and getattr(node, "_saved_dim", None) == 0 and self._line and event.name != "kl_div":
             self.note(self._line)
         if event.name == "nll_loss" and event.scores.dim() > 1:
             self._compare(event.scores)
@@ -103,12 +107,47 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
     def said(self, line: str, outcome: Outcome) -> str:
         return self._texts.get(line, self.text)
 
-    def _rows(self) -> int:
-        """Return how many samples the model gets that runs, or the last one has got."""
-        if not self.program.running:
-            return self.program.samples
-        first = next((one for one in tree_leaves(self.program.inputs) if isinstance(one, torch.Tensor)), None)
-        return first.shape[0] if first is not None and first.dim() else 0
+
+class BatchTakenForTime(Rule, about="result", often="twice"):
+    """A recurrent layer, or one of attention, goes over the samples of a batch as over moments of a sequence."""
+
+    text = (
+        "This layer goes over dimension 0 of its input as over the moments of a sequence, and those are the samples of "
+        "the batch: each result depends on the other samples. Write `batch_first=True` where the layer is made."
+    )
+    cure = "`batch_first=True`"
+
+    def begin(self) -> None:
+        self._lines: dict[str, int] = {}  # that call such layers with all rows of a model's input: how many
+
+    def on_forward(self, event: events.Forward) -> None:
+        layer, given = event.module, next(iter((*event.args, *event.kwargs.values())), None)
+        by_time = isinstance(layer, nn.RNNBase | nn.MultiheadAttention) and not layer.batch_first
+        rows, others = given.shape[:2] if by_time and isinstance(given, torch.Tensor) and given.dim() == 3 else (0, 0)
+        if rows != others > 1 and rows == _rows(self.program):
+            self._lines[places.place()] = rows
+
+    def on_loss(self, event: events.Loss) -> None:
+        self._compare(event.scores, event.target)
+
+    def on_difference(self, event: events.Difference) -> None:
+        self._compare(event.first, event.second)
+
+    def _compare(self, made: torch.Tensor, target: Any) -> None:
+        """Note layers that go over as many rows as there are targets: one of each sample."""
+        if graph_of(made) is not None and isinstance(target, torch.Tensor) and not target.requires_grad:
+            for line, rows in self._lines.items():
+                if made.shape[:1] == target.shape[:1] == (rows,) and target.numel() == rows:
+                    self.note(line)
+            self._lines.clear()
+
+
+def _rows(program: Program) -> int:
+    """Return how many samples the model gets that runs, or the last one has got."""
+    if not program.running:
+        return program.samples
+    first = next((one for one in tree_leaves(program.inputs) if isinstance(one, torch.Tensor)), None)
+    return first.shape[0] if first is not None and first.dim() else 0
 
 
 def _at(node: Any, name: str, dims: int) -> int:
