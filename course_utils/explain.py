@@ -107,10 +107,12 @@ _RAISED = re.compile(r"^(.*?)\b((?:\w+\.){,9}[A-Z]\w*(?:Error|Exception|Interrup
 # Colours, with and without the letter that begins them, and Windows' ends of lines
 _NOISE = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[\d;?]*[A-Za-z]|\[\d(?:;\d+)*m|\r(?=\n)")
 
+_QUOTES = dict(zip(map(ord, "‘’“”"), "''\"\"", strict=True))  # as forums set them
+
 
 def _messages(error: BaseException | str) -> Iterator[str]:
     """Yield each message in the text of `error` with its type: those of printed tracebacks first, then the whole."""
-    text = html.unescape(_NOISE.sub("", str(error)))
+    text = html.unescape(_NOISE.sub("", str(error))).translate(_QUOTES)
     if len(text) > 60_000:  # a log: its end says most, and the patterns take a second for so much
         text = f"{text[:20_000]}\n{text[-40_000:]}"
     raised = list(_RAISED.finditer(text)) if isinstance(error, str) or "Traceback (most recent" in text else []
