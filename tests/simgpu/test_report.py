@@ -301,7 +301,7 @@ def test_pinned_copies_and_graphs_make_a_step_shorter(report):
 class Page(HTMLParser):
     """Looks at a page: which elements are open, and what they say."""
 
-    void = ("meta", "br")
+    void = ("meta", "br", "wbr")
 
     def __init__(self):
         super().__init__()
@@ -330,7 +330,7 @@ def test_the_page_is_whole_stands_alone_and_can_be_heard(report):
     assert all("aria-label" in attrs for tag, attrs in page.seen if tag == "meter")
     assert ("html", {"lang": "en"}) in page.seen
     assert all("scope" in attrs for tag, attrs in page.seen if tag == "th")
-    assert "color-scheme: light dark" in report.html()
+    assert "color-scheme: light dark" in report.html() and "<strong>test_<wbr>report.py:" in report.html()
 
 
 def test_what_a_line_says_is_escaped_on_the_page():

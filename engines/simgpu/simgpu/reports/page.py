@@ -1,6 +1,7 @@
 """Report as an HTML page that works offline, in light and dark, and with a screen reader."""
 
 import html
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from string import Template
@@ -130,9 +131,10 @@ def _options(report: Values) -> str:
 
 # ---- pieces -----------------------------------------------------------------------------------------------------
 def _line(line: Line) -> str:
-    """Return a line's place and text."""
+    """Return a line's place, which may break after each part of its path, and text."""
     source = f" <code>{html.escape(line.source)}</code>" if line.source else ""
-    return f"<strong>{html.escape(line.where)}</strong>{source}"
+    where = re.sub(r"([/_])", r"\1<wbr>", html.escape(line.where))
+    return f"<strong>{where}</strong>{source}"
 
 
 def _code(text: str) -> str:
@@ -172,7 +174,8 @@ def _table(
 
 
 def _head(column: int, name: str, numbers: Sequence[int]) -> str:
-    return f'<th scope="col" {_class(column, numbers)}>{html.escape(name)}</th>' if name else "<td></td>"
+    tag = 'th scope="col"' if name else "td"
+    return f"<{tag} {_class(column, numbers)}>{html.escape(name)}</{tag[:2]}>"
 
 
 def _cell(column: int, cell: str, name: str, numbers: Sequence[int], raw: Sequence[int]) -> str:
