@@ -20,7 +20,7 @@ class DropoutInEvaluation(Rule, about="result"):
 
     text = (
         "This drops in evaluation too: `model.eval()` reaches no `F.dropout` without `training=self.training`, and no "
-        "layer that is no attribute of the model. Give the function its mode, or make an `nn.Dropout` in `__init__`."
+        "layer outside of the model's attributes. Give the function its mode, or make an `nn.Dropout` in `__init__`."
     )
     cure = "`training=self.training`, or `nn.Dropout` as an attribute"
 

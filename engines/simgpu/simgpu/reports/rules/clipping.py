@@ -16,8 +16,8 @@ class GradientsClippedTooLate(Rule, about="result", often="each step", explains=
     """Gradients are clipped after a step has used them, or before they are computed."""
 
     text = (
-        "This limits nothing: gradients are clipped after the optimizer step, before any exist, or of an iterator that "
-        "has ended. Clip those of a list of parameters, between `backward()` and `step()`."
+        "This limits nothing: it comes after the optimizer step, before any gradient exists, or gets an iterator of "
+        "parameters that has ended. Clip between `backward()` and `step()`, with `list(model.parameters())`."
     )
     cure = "clip between `backward()` and `step()`, with a list of parameters"
 
@@ -68,7 +68,7 @@ class GradientsStillScaled(Rule, about="result", often="each step", explains=("g
     """An optimizer's step takes gradients that a scaler has multiplied."""
 
     text = (
-        "This step takes gradients that are still multiplied by the scaler's factor, of mostly 65,536. Write "
+        "This step takes gradients that are still multiplied by the scaler's factor, by default 65,536 at first. Write "
         "`scaler.step(optimizer)` and `scaler.update()` in its place."
     )
     cure = "`scaler.step(optimizer)`, `scaler.update()`"

@@ -12,7 +12,7 @@ from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 from simgpu.ground import places
 from simgpu.reports import events, observer
 from simgpu.reports.calls import Pass
-from simgpu.reports.program import alive, is_set, version
+from simgpu.reports.program import Program, alive, is_set, version
 from simgpu.reports.rule import Outcome, Rule
 
 
@@ -20,7 +20,7 @@ from simgpu.reports.rule import Outcome, Rule
 class _Gradients:
     """What is known of an optimizer's gradients since its last step, by one of its parameters."""
 
-    came: bool = False
+    line: str = ""  # of the last backward pass that made some
     clear: bool = True  # there were none, or zeros, before a backward pass added to them
 
 
@@ -46,26 +46,26 @@ class GradientsNeverCleared(Rule, about="result", often="twice"):
             known = self._gradients[event.optimizer] = _Gradients()
             sample = next((one for one in event.parameters if one.requires_grad), None)
             if sample is not None:
-                _watch(sample, known)
-        elif known.came and not known.clear and self.program.backward_line:
-            self.note(self.program.backward_line)
+                _watch(sample, known, self.program)
+        elif known.line and not known.clear:
+            self.note(known.line)
 
     def on_updated(self, event: events.Updated) -> None:
         known = self._gradients[event.optimizer]
-        known.came = known.clear = False
+        known.line, known.clear = "", False
 
     def on_hand_step(self, event: events.HandStep) -> None:
         if event.keeps:
             self.note()
 
 
-def _watch(parameter: torch.Tensor, known: _Gradients) -> None:
+def _watch(parameter: torch.Tensor, known: _Gradients, program: Program) -> None:
     """See what a parameter's gradient was whenever another one is about to be added."""
     reference = weakref.ref(parameter)
 
     def arrives(gradient: torch.Tensor) -> None:
         sample = reference()
-        known.came = True
+        known.line = program.backward_line
         known.clear = known.clear or sample is None or not is_set(sample.grad)
 
     observer.on_gradient(parameter, arrives)

@@ -109,13 +109,13 @@ class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
 
 
 class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=("gradients-not-used", "not-detached")):
-    """The model that is trained, or a part of it, is not the one that the optimizer was made for."""
+    """An optimizer's parameters get no gradient: they are cut off, or those of another model than is trained."""
 
     text = (
-        "Parameters of this optimizer get no gradient: the model that is trained, or a part of it, is not the one that "
-        "it was made for. Make the optimizer last, from the parameters of the model that you train."
+        "Parameters of this optimizer get no gradient: a `detach()` keeps the loss from them, or the model that is "
+        "trained, or a part of it, is not the one that it was made for. Then make the optimizer last, from that model."
     )
-    cure = "make the optimizer last"
+    cure = "no `detach()` before the loss; make the optimizer last"
 
     def on_update(self, event: events.Update) -> None:
         program = self.program
