@@ -70,17 +70,16 @@ def test_a_good_program_gets_no_remark_of_any_rule(tmp_path, style, change):
     assert [(one.code, str(one)) for one in report.suspects] == []
 
 
-RANKS = read_programs("habits")["ranks"]
-
-
-def test_ranks_that_a_program_spawns_get_a_report_of_the_first_one(tmp_path):
+@pytest.mark.parametrize(("name", "line", "habit"), [("ranks", 17, 14), ("ranks_again", 10, 15)])
+def test_ranks_that_a_program_spawns_get_a_report_of_the_first_one(tmp_path, name, line, habit):
+    """Those that fail before they train, after others that have trained, have none of their own."""
     program = tmp_path / "ranks.py"  # whole: the ranks of a forked process begin in another folder
-    program.write_text(RANKS.replace("STORE", str(tmp_path / "store")), encoding="utf-8")
+    program.write_text(read_programs("habits")[name].replace("STORE", str(tmp_path / "store")), encoding="utf-8")
     ended = children.run("-m", "simgpu", "--gpus", "2", "--json", "out.json", program, cwd=tmp_path)
     values = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
     assert (values["steps"], values["gpus"], ended.returncode) == (3, 2, 1)
-    assert [(one["code"], one["line"]) for one in values["habits"]] == [("ddp-bypassed", 14)]
-    assert (values["failure"]["line"], values["failure"]["text"]) == (17, "at the end")
+    assert [(one["code"], one["line"]) for one in values["habits"]] == [("ddp-bypassed", habit)]
+    assert (values["failure"]["line"], values["failure"]["text"]) == (line, "at the end")
     assert ended.stderr.count("Report for") == 1 and "no report" not in ended.stderr
 
 
@@ -213,10 +212,12 @@ def test_a_compiled_program_has_the_graphs_that_it_has_without_a_report():
 def test_nothing_is_kept_of_tensors_and_models_that_are_gone():
     with simgpu.cuda("T4", record=True) as session:
         for _ in range(3):
-            nn.Linear(4, 4).cuda()(torch.ones(2, 4).cuda())
+            nn.Linear(4, 4).cuda()(torch.ones(2, 4).cuda()).sum().backward()
         recorded = session.session
+        assert torch.cuda.memory_allocated() == 0, "a report that keeps models fills the memory that it counts"
         recorded.mark()
-        assert len(recorded.rules["moved-in-each-step"]._sent) == len(recorded.program._parts) == 0
+        assert not recorded.rules["moved-in-each-step"]._sent
+        assert [one for model in recorded.program._parts for one in model.parameters()] == []
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are forked on Linux and macOS")

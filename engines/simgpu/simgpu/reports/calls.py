@@ -9,6 +9,9 @@ from torch import nn
 LOOPED = 4  # calls of a model for one backward pass: with more, a loop over time or an environment sets the batch
 
 
+_GONE = nn.Module()
+
+
 class Mark:
     """Entry in the metadata of a graph's node, which is gone when the graph is."""
 
@@ -17,7 +20,8 @@ class Mark:
 class Pass:
     """A call of a model from outside: its line, how it ran, and whether a backward pass came through its result."""
 
-    model: nn.Module
+    of: "weakref.ref[nn.Module]"  # the model, which goes when the program lets it go, but for
+    kept: nn.Module | None  # a trained one, that is judged yet where the program has ended
     lines: list[str]  # of the program that were running, the innermost first
     training: bool  # the mode of the model
     random: bool | None  # whether layers that tell the modes apart were in training mode; None: there are none
@@ -25,7 +29,7 @@ class Pass:
     samples: int
     batch: int  # the samples, but 0 for what may be one picture that is trained
     given: list[tuple["weakref.ref[torch.Tensor]", int]]  # its inputs and a parameter, with their versions
-    early: bool  # before any optimizer's step: perhaps a trial of shapes
+    early: bool  # before a step has trained the model: perhaps a trial of shapes
     alone: torch.Size | None  # the shape of its input: one sample, which no other pass and no value read has made
     fed: bool  # whether a backward pass goes on through its input
     double: bool  # whether inputs or parameters are float64, but for numbers such as a time
@@ -37,6 +41,12 @@ class Pass:
     trains: bool = False  # whether a step, of an optimizer or by hand, has used them
     stepped: bool = False  # whether such a step was one of its own model, however it changes weights
     judged: int = 0  # how often it was looked at
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, an empty one where it is gone."""
+        model = self.of()
+        return _GONE if model is None else model
 
     @property
     def line(self) -> str:

@@ -271,7 +271,7 @@ def _start(told: str, rank: int) -> None:
     os.environ.pop(VARIABLE, None)  # a rank's own children, such as workers of a DataLoader, are no ranks
     known["limits"] = ()
     wished, folder = Wishes(**known), Path(known["folder"])
-    session, record = wished.start(shows=rank == 0), Record(rank)
+    session, record = wished.start(shows=rank == 0), Record.begin(rank, folder)
     record.write(folder)
 
     def on_step() -> None:
@@ -285,7 +285,7 @@ def _start(told: str, rank: int) -> None:
             record.failure, record.when_s = replace(failure, rank=rank), time.time()
         record.write(folder)
         session.stop()
-        if rank == 0 and folder.is_dir():
+        if rank == 0 and folder.is_dir() and (session.run.steps or not record.steps):
             save_report(session.report(wished.price, wished.run_steps), folder)
 
     session.on_step, sys.exit = on_step, session.noting_exit(sys.exit)

@@ -222,6 +222,7 @@ class Difference(Event):
 
     first: torch.Tensor
     second: torch.Tensor
+    is_loss: bool = False
 
 
 class Dropout(Event):
@@ -314,6 +315,7 @@ class Asked(Event):
     """PyTorch itself needs a number of the GPU's ("size") or copies indices of the CPU ("index")."""
 
     why: str
+    asker: str
 
 
 class Read(Event):

@@ -11,7 +11,7 @@ import sys
 from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any, cast
@@ -69,6 +69,8 @@ class GrowthWatch:
 
     def step(self, number: int) -> None:
         """Step `number`, from 1, has ended."""
+        if number == 1:  # calls in the first step, as by a closure, were no turns
+            self.found, self.turns = [], 0
         self._numbers.append(cast(Any, torch.autograd)._get_sequence_nr())  # which stubs leave out
         if number > self._next - 3:
             self._ends = [*self._ends[-2:], self._holdings.made_bytes()]
@@ -136,7 +138,11 @@ class GrowthWatch:
         self.turns *= not self._queued  # then it is not said that none grows
         most = [(line, size) for line, size in nbytes.items() if line not in self._queued]
         growths = [_growth(line, size, held.get(line), "turn") for line, size in most]
-        return list({one.parts: one for one in sorted(growths, key=lambda one: one.bytes_per_step)}.values())[::-1][:3]
+        kept: dict[Line, Growth] = {}  # by the line that keeps what several lines make
+        for one in sorted(growths, key=lambda one: -one.bytes_per_step):
+            first = kept.get(Line(*one.parts), replace(one, bytes_per_step=0))
+            kept[Line(*one.parts)] = replace(first, bytes_per_step=first.bytes_per_step + one.bytes_per_step)
+        return sorted(kept.values(), key=lambda one: -one.bytes_per_step)[:3]
 
     def _grows(self, line: str, turns: list[int], by_step: bool) -> bool:
         # a step calls models in many places: turns of a loop are those of one

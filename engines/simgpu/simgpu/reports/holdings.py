@@ -18,6 +18,7 @@ from simgpu.ground.storages import states_of, storage_of, tensors_on
 OWNERS = ("weights", "gradients", "optimizer", "activations", "others")
 MADE = ("activations", "others")  # what passes make, and no parameter, optimizer or gradient keeps
 _OFTEN = 256  # storages
+_FIRST_STEPS = 3  # after which gradients of what no optimizer has are known: nothing clears them
 _OF_LEDGER = {"parameters": "weights"}
 
 
@@ -138,6 +139,11 @@ class Holdings:
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         for tensor in states_of(optimizer):
             self._label(tensor, "optimizer")
+        modules = list(self._seen) if self.step < _FIRST_STEPS else []
+        for weight in [
+            one for module in modules for one in module._parameters.values() if one is not None and one.is_leaf
+        ]:
+            self._label(weight.grad, "gradients")  # also of what no optimizer has
 
     def find_owners(self, devices: Iterable[torch.device]) -> None:
         """Ask Python which tensors are parameters, gradients and states: for a program that is stopped in a step."""

@@ -119,7 +119,7 @@ class Observer:
         put.put(self._world, on_upload=lambda source: self._seen(events.Copied(source)))
         put.put(self._world, on_recorded=lambda: self._seen(events.Recorded()))
         put.call(imports.after("torch._dynamo.callback", functools.partial(self._put_compiling, put)))
-        put.put(self._world, on_host_dependency=lambda why: self._seen(events.Asked(why)))
+        put.put(self._world, on_host_dependency=lambda why: self._seen(events.Asked(why, asker())))
 
     def _put_compiling(self, put: Replacements, module: Any) -> None:
         handler, seen = module.CompilationCallbackHandler, self._seen
@@ -249,7 +249,7 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
     yield _F, "dropout", lambda input, p=0.5, training=None, *_, **__: events.Dropout(p, training), None
     yield _F, "scaled_dot_product_attention", _attention, None
     for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
-        yield _F, name, lambda input, target, *_, **__: _difference(input, target), None
+        yield _F, name, lambda input, target, *_, **__: _difference(input, target, True), None
     for name in ("__sub__", "sub"):
         yield SimTensor, name, lambda self, other, *_, **__: _difference(self, other), None
     # of a subclass with a method of its own, Python would call this first for `cpu - cuda`, and no `__sub__`
@@ -310,9 +310,9 @@ def _cut(tensor: torch.Tensor) -> Event | None:
     return None if graph_of(tensor) is None else events.Cut(tensor)
 
 
-def _difference(first: Any, second: Any) -> Event | None:
+def _difference(first: Any, second: Any, is_loss: bool = False) -> Event | None:
     both = isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor)
-    return events.Difference(first, second) if both else None
+    return events.Difference(first, second, is_loss) if both else None
 
 
 def _loader_built(loader: Any, dataset: Any, *args: Any, **kwargs: Any) -> Event:

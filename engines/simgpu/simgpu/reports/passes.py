@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 import torch
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 from torch.utils._pytree import tree_leaves
 
 from simgpu.ground import places
@@ -42,7 +43,7 @@ class Passes:
         if self._program.running:
             return
         dropped, self._dropped = self._dropped, []
-        if event.result is None:
+        if event.result is None or isinstance(event.module, ParametrizationList):  # which makes a weight
             return
         parts = self._program.parts(event.module)
         first = next(alive(parts.parameters), None)
@@ -76,15 +77,16 @@ class Passes:
         modes, fed = [*self._modes(model, parts), *dropped], any(one.requires_grad for one in given)
         samples = _samples(given, results)
         batch = 0 if given and given[0].is_leaf and given[0].requires_grad else samples
+        trained = self._program.optimized and self._program.trains(model)
         alone = batch == 1 and not self._reads.lines and not fed
         return Pass(
-            model, places.stack(), model.training,
+            weakref.ref(model), model if trained else None, places.stack(), model.training,
             random=any(modes) if modes else None,
             recorded=any(one.requires_grad for one in results),
             samples=samples,
             batch=batch,
             given=[(weakref.ref(one), version(one)) for one in [*given, *list(alive(parts.parameters))[:1]]],
-            early=not self._program.optimized,
+            early=not trained,
             alone=given[0].shape if alone else None,
             fed=fed,
             double=any(one.dtype is torch.float64 and one.dim() for one in [*given, *alive(parts.parameters)]),
@@ -115,8 +117,9 @@ class Passes:
 
     def _step(self, weights: Iterable[torch.Tensor]) -> None:
         known = set(map(id, weights))
-        for call in self._program.passes:
-            call.trains = call.trains or (call.filled and not call.cleared)
+        for call in [one for one in self._program.passes if one.filled]:
+            own = any(id(one) in known for one in alive(self._program.parts(call.model).parameters))
+            call.trains = call.trains or (own and not call.cleared)
             call.stepped = call.stepped or (call.filled and id(call.given[-1][0]()) in known)
 
     # ---- judging ------------------------------------------------------------------------------------------------

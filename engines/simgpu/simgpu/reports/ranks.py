@@ -25,6 +25,12 @@ class Record:
     failure: Error | None = None
     when_s: float = field(default_factory=time.time)
 
+    @classmethod
+    def begin(cls, rank: int, folder: Path) -> "Record":
+        """Return a new record with the steps of an earlier process of the same rank, until it has done one."""
+        path = folder / f"rank-{rank}.json"
+        return cls(rank, json.loads(path.read_text())["steps"] if path.exists() else 0)
+
     def write(self, folder: Path) -> None:
         """Write the record; nothing where the launcher, and its folder, are gone."""
         text = json.dumps(asdict(self)).encode().ljust(_SIZE)

@@ -1,5 +1,7 @@
 """Lines that must read a value of the GPU, and lines where PyTorch itself reads one."""
 
+import sys
+
 from simgpu.ground import places
 from simgpu.reports import events
 from simgpu.reports.program import Program
@@ -15,7 +17,8 @@ class Reads:
         self._program = program
         self.must: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure, or as said above
         # why PyTorch itself reads or copies something, by line: "check" for the arguments of a distribution, "size" for
-        # what an operator needs, such as how many values a mask picks, "index" for indices that are on the CPU
+        # what an operator needs, such as how many values a mask picks, "layer" where a layer calls it, "index" for
+        # indices that are on the CPU, "backward" for gradients of what the forward pass has copied; "library …"
         self.asking: dict[str, str] = {}
         self.lines: set[str] = set()  # that have read a value since the model's last call
         self._answers: set[str] = set()  # lines that have copied something to a GPU since then
@@ -25,17 +28,25 @@ class Reads:
         self.lines.add(places.place())
         if event.asker.startswith("torch.distributions"):
             self.asking[places.place()] = "check"
+        elif places.phase() == "backward":
+            self.asking.setdefault(places.place(), "backward")
+        elif package := _library(event.asker):
+            self.asking.setdefault(places.place(), f"library {package}")
 
     def on_asked(self, event: events.Asked) -> None:
-        self.asking.setdefault(places.place(), event.why)
+        layer = event.asker.startswith("torch.nn.modules.")
+        self.asking.setdefault(places.place(), "layer" if layer else event.why)
 
     def on_copied(self, event: events.Copied) -> None:
+        if places.phase() == "backward":
+            self.asking.setdefault(places.place(), "backward")
         if self.lines and event.source.dim() and not self._program.running:
             self._answers.add(places.place())
 
     def on_called(self, event: events.Called) -> None:
         last = event.last
-        if last is not None and not last.used and last.model is event.call.model and self._answers:
+        again = any(one.model is event.call.model for one in self._program.passes)  # or its first layer, in `forward`
+        if last is not None and not last.used and again and self._answers:
             self._deciding |= self.lines | self._answers if last.recorded or last.batch == 1 else set()
         self._forget()
 
@@ -56,3 +67,9 @@ class Reads:
 
     def _forget(self) -> None:
         self.lines, self._answers = set(), set()
+
+
+def _library(name: str) -> str:
+    """Return the package of a module that is neither the reader's nor PyTorch's, "" for these."""
+    package, file = name.partition(".")[0], getattr(sys.modules.get(name), "__file__", None)
+    return package if file and package != "torch" and not places.is_readers(file, "") else ""

@@ -216,14 +216,14 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
     """Gradients are computed of a model, or a part of one, that no optimizer trains."""
 
     text = (
-        "The backward pass computes gradients of this model's weights, and no optimizer uses them. Write "
-        "`with torch.no_grad():` around a teacher, or call `requires_grad_(False)` of the model once."
+        "The backward pass computes gradients of this model's weights, and no optimizer uses them. Call "
+        "`requires_grad_(False)` of the model once."
     )
     partly = (
         "The backward pass computes gradients of {numbers:,} of this model's {of:,} numbers that no optimizer has. "
         "Call `requires_grad_(False)` of them; if they are to learn, give them to the optimizer."
     )
-    cure = "`torch.no_grad()`, or `model.requires_grad_(False)`"
+    cure = "`model.requires_grad_(False)`"
 
     def begin(self) -> None:
         self._untrained: list[Pass] = []  # of models that no optimizer trains
@@ -237,8 +237,10 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
 
         One that changes the weights and never clears the gradients, as of a teacher that is averaged, uses none.
         """
+        named = set[int]()  # models: what helps at one of their lines helps at all
         for call in self._untrained:
-            if self._gets_gradients(call):
+            if id(call.model) not in named and self._gets_gradients(call):
+                named.add(id(call.model))
                 self.note(call.line)
         for line, (reference, number, *sizes) in self._parts.items():
             sample = reference()

@@ -18,8 +18,8 @@ class LossOfAllPairs(Rule, about="result", often="each step"):
     """Predictions of shape (N, 1) and targets of shape (N,) become N × N differences."""
 
     text = (
-        "Shapes (N, 1) and (N,) broadcast to (N, N): every prediction is compared with every target. Give both the "
-        "same shape, as by `.squeeze(1)`."
+        "Shapes (N, 1) and (N,) broadcast to (N, N), here or before: every prediction is compared with every target. "
+        "Give both the same shape, as by `.squeeze(1)`."
     )
     cure = "`.squeeze(1)`"
 
@@ -29,7 +29,8 @@ class LossOfAllPairs(Rule, about="result", often="each step"):
         rows = self.program.samples
         if graph_of(result) is None or target.requires_grad or rows < 2:
             return
-        if {tuple(result.shape), tuple(target.shape)} == {(rows, 1), (rows,)}:
+        shapes = {tuple(result.shape), tuple(target.shape)}
+        if shapes == {(rows, 1), (rows,)} or (event.is_loss and shapes == {(rows, rows), (rows,)}):
             self.note()
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from torch import nn
 from torch.utils._pytree import tree_leaves
 
 from simgpu.ground.units import seconds_text
@@ -58,7 +59,7 @@ class HostTensorInForward(Rule, about="time", often="each step"):
 
     def on_copied(self, event: events.Copied) -> None:
         source = event.source
-        if not self.program.running or not source.dim():
+        if not self.program.running or not source.dim() or isinstance(source, nn.Parameter):
             return
         is_input = any(source is one or source._base is one for one in tree_leaves(self.program.inputs))
         if not is_input and observer.asker() != "torch.nn.utils.rnn":  # which needs lengths of a batch on the CPU

@@ -32,8 +32,8 @@ class CopiesKeepWaiting(WaitRule):
                 "This indexes a tensor on the GPU with one on the CPU, so PyTorch copies the indices first. Make them "
                 "on the GPU, as by `torch.randperm(n, device=x.device)`, or move them there once, before the loop."
             )
-        if asking == "unpinned":
-            return ""
+        if asking in ("unpinned", "backward"):
+            return _ADVICE["backward"] * (asking == "backward" and "to the GPU" in cause)
         pinned = ", from pinned memory, with `non_blocking=True`" * (asking != "never pinned")
         return f"Copy larger pieces{pinned}." if "to the GPU" in cause else ""
 
@@ -66,8 +66,12 @@ class DataLoading(WaitRule):
 
 _ADVICE = {  # by what PyTorch itself needs, or the program ("wait")
     "wait": "After that the GPU has nothing to do until the host launches again. Read the value less often, or later.",
+    "library": "After that the GPU has nothing to do until the host launches again. {package} reads it, not this line: "
+    "look for an option of it that reads less often.",
     "size": "No value is read in this line, but an operation needs one on the host, such as how many elements a mask "
     "of booleans picks. `torch.where` needs none.",
+    "backward": "The forward pass has copied values between the host and the GPU, so the backward pass copies their "
+    "gradients. Keep on the GPU what leads to the loss.",
     "check": "PyTorch reads the arguments of this distribution to check them. Once the program is right, write "
     "`validate_args=False`, or call `torch.distributions.Distribution.set_default_validate_args(False)`.",
 }
@@ -81,7 +85,8 @@ class HostWaits(WaitRule):
     @staticmethod
     def advice(cause: str, asking: str) -> str:
         is_other = cause == LOADING or "the GPU waits for" in cause or "to the GPU" in cause
-        return "" if is_other else _ADVICE.get(asking, "")
+        kind, _, package = asking.partition(" ")
+        return "" if is_other else _ADVICE.get(kind, "").format(package=package)
 
 
 class MessagesKeepWaiting(WaitRule):
