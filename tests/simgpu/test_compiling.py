@@ -1,5 +1,6 @@
 """Does `torch.compile` find on a simulated GPU what it finds on any device, and are the values those of eager?"""
 
+import math
 import warnings
 
 import pytest
@@ -186,7 +187,8 @@ def test_flex_attention_runs_compiled_and_not(device):
     (wanted,) = torch.autograd.grad(expected.sum(), q)
     mask = create_block_mask(lambda batch, head, i, j: i >= j, None, None, 128, 128, device=device)
     plain = flex_attention(q, k, v, block_mask=mask)
-    for found in (plain, torch.compile(flex_attention)(q, k, v, block_mask=mask)):
+    scored = flex_attention(q, k, v, score_mod=lambda score, batch, head, i, j: torch.where(i >= j, score, -math.inf))
+    for found in (plain, scored, torch.compile(flex_attention)(q, k, v, block_mask=mask)):
         torch.testing.assert_close(found, expected)
         torch.testing.assert_close(torch.autograd.grad(found.sum(), q)[0], wanted)
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
-from torch.utils._pytree import tree_leaves
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from simgpu.device import (
@@ -136,7 +137,7 @@ def dispatch(
     try:
         if len(types) > 1 and any(not issubclass(kind, SimTensor) for kind in types):
             # a DTensor beside it knows what it is to do, or says in its own words that it does not
-            return NotImplemented
+            return _beside_fakes(func, args, kwargs or {}) if FakeTensor in types else NotImplemented
         plan = _plans.get(id(func)) or Plan(func)
         if state.forked:
             raise device_kind.forked()
@@ -163,6 +164,15 @@ def dispatch(
 
 
 SimTensor.__torch_dispatch__ = classmethod(dispatch)
+
+
+def _beside_fakes(func: Operator, args: Args, kwargs: Kwargs) -> Any:
+    """Run an operator on fake tensors beside numbers that C++ put on the GPU, as in a score_mod of flex_attention."""
+    ours = [one for one in tree_leaves((args, kwargs)) if isinstance(one, SimTensor)]
+    if any(one.dim() for one in ours):
+        return NotImplemented
+    args, kwargs = tree_map(lambda one: one._inner if isinstance(one, SimTensor) else one, (args, kwargs))
+    return func(*args, **kwargs)
 
 
 def _traced(cls: type[SimTensor], func: Operator, types: Sequence[type], args: Args, kwargs: Kwargs | None) -> Any:
