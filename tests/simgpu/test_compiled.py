@@ -338,7 +338,7 @@ def test_what_cannot_be_compiled_is_refused():
 @pytest.mark.parametrize("kind", ["SGD", "AdamW", "RMSprop"])
 def test_a_question_about_an_optimizer_of_pytorch_has_kernels(kind):
     """Its graph changes parameters and state, which it keeps as attributes."""
-    weights = [torch.rand(2, 3, requires_grad=True), nn.Parameter(torch.rand(2, 3))]
+    weights = [torch.rand(2, 3, requires_grad=True), nn.Parameter(torch.rand(50))]
     for weight in weights:
         weight.grad = torch.rand_like(weight)
     found = simgpu.compiled(getattr(torch.optim, kind)(weights, lr=0.1).step)

@@ -359,9 +359,12 @@ def _traffic(node: Any, schedule: Any) -> int:
     Rows that do not fit into registers are reduced in loops, each of which reads its inputs again: from memory, unless
     the L2 cache holds the rows that two blocks on each multiprocessor work on.
     """
+    from torch._inductor import scheduler
     from torch._inductor.codegen import simd_kernel_features as simd
     from torch._inductor.virtualized import V
 
+    if isinstance(node, scheduler.ForeachKernelSchedulerNode):  # one launch for tensors of any sizes, side by side
+        return sum(_traffic(one, schedule) for one in node.snodes)
     parts, loop, found = node.get_nodes(), 0, defaultdict[tuple[str, int], list[Any]](list)
     rows, columns = max((one.group[1] for one in parts), key=lambda group: int(group[1]))
     order = schedule.get_backend(_GPU).choose_node_backend(parts[0]).generate_node_schedule(parts, rows, columns)
