@@ -6,11 +6,11 @@ import json
 import linecache
 import os
 import re
-import sys
+import tempfile
+import threading
 import tomllib
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -303,18 +303,26 @@ def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):
     assert "grow" not in said[0].partition("Memory at the peak")[0]
 
 
-def test_work_of_the_first_step_is_no_work_of_each_step(monkeypatch):
+def test_work_of_the_first_step_is_no_work_of_each_step():
     """It has the imports of the program and what they load."""
     work = own_work.OwnWork(lambda: 0)
     work.stop()
     for steps, lines in (([0.3], 1), ([0.3, 0.0], 0), ([0.3, 0.2, 0.0], 0), ([0.3, 0.2, 0.2, 0.0], 1)):
         work._steps = [Counter({"a.py:1": seconds} if seconds else {}) for seconds in steps]
         assert len(work.rows()) == lines
-    imports = compile("pass", "<frozen importlib._bootstrap>", "exec"), 1
-    assert own_work._own_line([imports, (compile("import a", "<ipython-input-1-a>", "exec"), 1)]) == ""
-    code = compile("\npass", "a.py", "exec")
-    monkeypatch.setattr(sys, "_current_frames", lambda: {7: SimpleNamespace(f_code=code, f_lineno=None, f_back=None)})
-    assert own_work._stack(7) == [(code, code.co_firstlineno)], "between two lines a frame has none"
+    imports = ("<frozen importlib._bootstrap>", 1, "_find")
+    assert own_work._own_line([imports, ("<ipython-input-1-a>", 1, "<module>")]) == ""
+
+
+def test_a_thread_is_looked_at_without_touching_its_frames():
+    events = {"begun": threading.Event(), "end": threading.Event()}
+    code = compile("\nbegun.set(); end.wait(60)", "été.py", "exec")
+    thread = threading.Thread(target=exec, args=(code, events))
+    thread.start()
+    with tempfile.TemporaryFile(buffering=0) as file:
+        stack = own_work._stack(thread.ident or 0, file) if events["begun"].wait(60) else []
+    events["end"].set()
+    assert ("été.py", 2, "<module>") in stack
 
 
 FAILS = read_programs("habits")["fails"]

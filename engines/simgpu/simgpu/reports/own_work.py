@@ -1,17 +1,22 @@
 """Work of the program itself between two operators of the GPU: NumPy, operators on the CPU, plain Python.
 
 No clock of a GPU knows it. A thread looks every few milliseconds at what the program's thread does: where that has
-asked nothing of the GPU meanwhile, the time that the processor took is the program's own, as this machine takes it.
+asked nothing of the GPU meanwhile, the time that the processor took is the program's own, as this machine takes it. So
+is the time in which it slept, as while a file, a server or another process keeps it waiting.
 """
 
 import contextlib
+import faulthandler
+import os
+import re
 import sys
+import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from types import CodeType
+from typing import IO
 
 import torch
 
@@ -22,6 +27,8 @@ EVERY_S = 0.002
 _OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 _WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of whatever a module does
+_ENTRY = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
+Entry = tuple[str, int, str]  # file, line and function
 _ELSEWHERE = (
     "<frozen importlib",  # imports
     *(str(Path(_TORCH) / part) for part in ("_dynamo", "_inductor", "_functorch", "fx", "optim", "utils/data")),
@@ -33,8 +40,10 @@ class OwnWork:
 
     def __init__(self, asked: Callable[[], object]) -> None:
         self._asked, self._thread = asked, threading.get_ident()
+        self._state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
         self._steps: list[dict[str, float]] = [defaultdict(float)]  # seconds of each line, by step
-        self._ended = threading.Event()
+        self._ended, self._interval = threading.Event(), sys.getswitchinterval()
+        sys.setswitchinterval(EVERY_S / 4)  # else Python lets nobody look at a thread for 5 ms
         clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock = None if clock is None else clock(self._thread)
         with contextlib.suppress(RuntimeError):  # a browser's Python has no threads: then nothing is seen
@@ -45,7 +54,9 @@ class OwnWork:
         self._steps.append(defaultdict(float))
 
     def stop(self) -> None:
-        self._ended.set()
+        if not self._ended.is_set():
+            self._ended.set()
+            sys.setswitchinterval(self._interval)
 
     def rows(self) -> list[Row]:
         """Return what each line takes in a step, without the first one and without what only one step has done.
@@ -63,31 +74,44 @@ class OwnWork:
 
     def _look(self) -> None:
         """Count the time between two looks at the same work: between others the GPU's may have been simulated."""
-        then_s, before, was_own = self._now_s(), None, False
-        while not self._ended.wait(EVERY_S):
-            now_s, asked = self._now_s(), self._asked()
-            line = _own_line(_stack(self._thread)) if asked == before else ""
-            if line and was_own:
-                self._steps[-1][line] += now_s - then_s
-            then_s, before, was_own = now_s, asked, bool(line)
+        then_s, before, was_own, seen_s = self._now_s(), None, False, time.perf_counter()
+        with contextlib.suppress(OSError), tempfile.TemporaryFile(buffering=0) as file:
+            while not self._ended.wait(EVERY_S):
+                now_s, asked, looks_s = self._now_s(), self._asked(), time.perf_counter()
+                stack = _stack(self._thread, file) if asked == before else []
+                line = _own_line(stack)
+                if line and was_own:
+                    slept = now_s == then_s and self._sleeps(stack)
+                    self._steps[-1][line] += looks_s - seen_s if slept else now_s - then_s
+                then_s, before, was_own, seen_s = now_s, asked, bool(line), looks_s
+
+    def _sleeps(self, stack: list[Entry]) -> bool:
+        """Return whether the thread sleeps, and not since PyTorch has let another one work; only Linux tells."""
+        with contextlib.suppress(OSError):
+            return not stack[0][0].startswith(_TORCH) and self._state.read_text().rpartition(")")[2].split()[0] in "SD"
+        return False
 
 
-def _stack(thread: int) -> list[tuple[CodeType, int]]:
-    """Return what a thread runs, the innermost first. No frame is kept: it would keep tensors alive."""
-    frame, stack = sys._current_frames().get(thread), list[tuple[CodeType, int]]()
-    while frame is not None:
-        stack.append((frame.f_code, frame.f_lineno or frame.f_code.co_firstlineno))  # None between two lines
-        frame = frame.f_back
-    return stack
+def _stack(thread: int, file: IO[bytes]) -> list[Entry]:
+    """Return what a thread runs, the innermost first, by way of a file.
+
+    No frame is touched: that would keep tensors alive, and frames of compiled functions are none of Python's own.
+    """
+    file.seek(0)
+    faulthandler.dump_traceback(file)
+    file.truncate()
+    file.seek(0)
+    text = file.read().decode("ascii" if os.sep == "\\" else "unicode_escape", "replace")
+    mine = re.search(rf"Thread 0x0*{thread:x}\b.*?(?=\n\n|\Z)", text, re.DOTALL)
+    return [(path, int(number), name) for path, number, name in _ENTRY.findall(mine[0] if mine else "")]
 
 
-def _own_line(stack: list[tuple[CodeType, int]]) -> str:
+def _own_line(stack: list[Entry]) -> str:
     """Return the reader's innermost line, "" where simgpu works for it, or something that is counted elsewhere."""
     line = ""
-    for code, number in stack:
-        file = code.co_filename
+    for file, number, name in stack:
         if file.startswith(_ELSEWHERE) or (not line and file.startswith(_OURS) and file != _WATCHING):
             return ""
-        if not line and places.is_readers(file, code.co_name):
+        if not line and places.is_readers(file, name):
             line = places.named(file, number)
     return line

@@ -15,11 +15,11 @@ _WORTH_S = 2e-3  # of a step: less cannot be told from what looks at it
 
 
 class HostWork(Rule, about="time"):
-    """The program's own work on the CPU takes longer than a tenth of a step."""
+    """The program's own work on the CPU, or its waiting there, takes longer than a tenth of a step."""
 
     text = (
-        "Each step does {time} of work on the CPU here: NumPy, operators on CPU tensors, or Python. That is time of "
-        "this machine, and the {step} of a step are without it. Let a DataLoader's workers do it, or the GPU."
+        "Each step does {time} of work on the CPU here, or waits: NumPy, operators on CPU tensors, Python, files. That "
+        "is time of this machine; the {step} of a step are without it. Let a DataLoader's workers do it, or the GPU."
     )
     cure = "a DataLoader's workers, or the GPU"
 
