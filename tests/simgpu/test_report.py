@@ -459,6 +459,10 @@ def test_the_command_line_stops_writes_and_fails(tmp_path):
     assert (tmp_path / "out.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
     trace = json.loads((tmp_path / "trace.json").read_text(encoding="utf-8"))
     assert any(event.get("cat") == "kernel" for event in trace["traceEvents"])
+    catches = "try:\n        optimizer.step()\n    except:\n        pass"
+    (tmp_path / "catches.py").write_text((tmp_path / "train.py").read_text().replace("optimizer.step()", catches))
+    caught = run(tmp_path, *asked, "catches.py")
+    assert caught.returncode == 0 and caught.stdout.count("loss ") == 3  # the fourth step does not end
     (tmp_path / "cpu.py").write_text("import torch\ntorch.nn.Linear(2, 2)(torch.ones(2)).sum().backward()\n")
     unused = run(tmp_path, "--fail-if", "idle>30%", "--json", "cpu.json", "cpu.py")
     assert unused.returncode == 4 and not json.loads((tmp_path / "cpu.json").read_text(encoding="utf-8"))["used"]

@@ -90,10 +90,12 @@ def _run_in(program: Callable[[command_line.Session], None], wished: command_lin
     cpu_fallback.read_environment_late()
     ended: BaseException | None = None
 
-    def finish(error: BaseException | None) -> None:
-        wished.finish(session, error)
+    def finish(error: BaseException | None) -> int:
+        status = wished.finish(session, error)
         shutil.rmtree(str(wished.folder), ignore_errors=True)
+        return status
 
+    session.on_caught = lambda leave=os._exit: (status := finish(None), sys.stdout.flush(), leave(status))
     try:
         with command_line.ends(finish):
             program(session)

@@ -147,7 +147,7 @@ def tell_children(wished: Wishes) -> None:
     os.environ[VARIABLE] = json.dumps(asdict(wished))
 
 
-_ENDING = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
+_ENDING = {one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")}
 STUCK_S = 3.0  # so long the main thread may take to heed a signal
 
 
@@ -155,9 +155,9 @@ STUCK_S = 3.0  # so long the main thread may take to heed a signal
 def ends(finish: Callable[[BaseException | None], object]) -> Generator[None]:
     """Let a process that is asked to end, or ends at once, finish its report first.
 
-    SIGTERM and SIGHUP, which `timeout`, Slurm and a closed terminal send, raise an interruption as Ctrl-C does, unless
-    the program, or whoever has started it, handles them. Python heeds a signal between two instructions: where one
-    operator on the CPU takes longer than that, a thread finishes. `os._exit` and `os.abort` finish, but for a child.
+    Signals that `timeout`, Slurm and a closed terminal send raise an interruption as Ctrl-C does, unless the program,
+    or whoever has started it, handles them. Python heeds one between two instructions: where one operator on the CPU
+    takes longer than that, a thread finishes. `os._exit` and `os.abort` finish, but for a child.
     """
     put, here, signals = Replacements(), os.getpid(), _Signals(finish)
 
@@ -173,6 +173,7 @@ def ends(finish: Callable[[BaseException | None], object]) -> Generator[None]:
 
     put.put(os, _exit=at_once(os._exit), abort=at_once(os.abort))
     put.put(signal, default_int_handler=signals.handler)  # asyncio asks whether Ctrl-C has its usual handler
+    put.put(signal, getsignal=signals.hidden(signal.getsignal), signal=signals.hidden(signal.signal))
     try:
         yield
     finally:
@@ -185,6 +186,7 @@ class _Signals:
 
     def __init__(self, finish: Callable[[BaseException | None], object]) -> None:
         self._finish, self._process, self._exit, self._file = finish, os.getpid(), os._exit, -1
+        self._get, self._set = signal.getsignal, signal.signal
         self._heeded_s = -math.inf  # when the main thread has last heeded a signal
         usual: dict[int, Any] = {**dict.fromkeys(_ENDING, signal.SIG_DFL), signal.SIGINT: signal.default_int_handler}
         in_main = threading.current_thread() is threading.main_thread()
@@ -198,6 +200,16 @@ class _Signals:
             signal.set_wakeup_fd(self._file, warn_on_full_buffer=False)
             os.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))  # its signals are its own affair
             threading.Thread(target=self._hear, args=(reads,), name="simgpu", daemon=True).start()
+
+    def hidden(self, plain: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `signal.getsignal` or `signal.signal` for the program, to which these handlers are the usual ones."""
+
+        def asked(number: int, *handlers: Any) -> Any:
+            mine = number in _ENDING & self._handled
+            found = plain(number, *(self.handler if mine and one == signal.SIG_DFL else one for one in handlers))
+            return signal.SIG_DFL if mine and found is self.handler else found
+
+        return asked
 
     def close(self) -> None:
         if self._file >= 0 and signal.set_wakeup_fd(-1) == self._file:
@@ -215,7 +227,7 @@ class _Signals:
     def _stop(self, number: int, frame: object) -> None:
         """Raise an interruption, between two instructions of the main thread."""
         if os.getpid() != self._process and number in _ENDING:
-            signal.signal(number, signal.SIG_DFL)
+            self._set(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self._heeded_s = time.monotonic()
         if number != signal.SIGINT:
@@ -225,9 +237,9 @@ class _Signals:
     def _hear(self, file: int) -> None:
         """Finish in a thread where the main thread does not heed a signal for long."""
         while number := os.read(file, 1):
-            heard_s = time.monotonic()
+            heard_s, is_mine = time.monotonic(), self._get(number[0]) is self.handler
             time.sleep(STUCK_S)
-            if number[0] in self._handled and self._heeded_s < heard_s - 2 * STUCK_S:
+            if is_mine and self._heeded_s < heard_s - 2 * STUCK_S:
                 self._finish(_interruption(number[0]).with_traceback(_running()))
                 sys.stdout.flush()
                 self._exit(128 + number[0])
@@ -283,6 +295,7 @@ def _start(told: str, rank: int) -> None:
         failure = session.exiting if error is None else session.failed(error)
         if failure is not None:
             record.failure, record.when_s = replace(failure, rank=rank), time.time()
+        record.steps = session.run.steps
         record.write(folder)
         session.stop()
         if rank == 0 and folder.is_dir() and (session.run.steps or not record.steps):

@@ -2,6 +2,7 @@
 
 import math
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -76,6 +77,7 @@ class Recording:
         self.failure: Error | None = None  # what ended the program
         self.exiting: Error | None = None  # its last `sys.exit`, unless it has gone on
         self.on_step: Callable[[], object] = lambda: None
+        self.on_caught: Callable[[], object] = lambda: None  # the program has caught `Enough`, and goes on
         self.loads = False  # whether a DataLoader has given a batch
         self.epochs: dict[str, int] = {}  # by the line that asks a loader for batches: the most that one has
         self._cut = False  # whether the program was ended after so many steps
@@ -164,6 +166,8 @@ class Recording:
             self._end_step()
 
     def _end_step(self) -> None:
+        if self._cut and not isinstance(sys.exception(), Enough):
+            self.on_caught()
         self.run.steps += 1
         self._observer.tell(events.StepEnd())
         self.program.end_step()
@@ -181,7 +185,7 @@ class Recording:
         self.on_step()
         self._show(f"step {self.run.steps:,}")
         self._events_before = len(self.log)
-        if self.run.steps == self._stop_after:
+        if self.run.steps >= (self._stop_after or math.inf) and not isinstance(sys.exception(), Enough):
             self._cut = True
             raise Enough(0)
 
@@ -322,10 +326,11 @@ class Recording:
         elif _TRACEBACK in text:
             line, kind, text = _of_process(text, line, kind)
         said = text.partition("\n")[0]
-        if error.__cause__ is not None:  # what the program has caught, and said in other words
-            cause, where = error.__cause__, Line.of(places.place_of(error.__cause__)).where
-            first = _COLOURS.sub("", str(cause)).strip().partition("\n")[0]
-            said += f" It came from {where}: {_kind(cause, first)}: {first}"
+        cause = _cause(error)
+        if cause is not error:
+            first, place = _COLOURS.sub("", str(cause)).strip().partition("\n")[0], Line.of(places.place_of(cause))
+            where = f"at {place.where}:" if place.line else "with"
+            said += f"{'.' * (said[-1] not in '.!?')} It began {where} {_kind(cause, first)}: {first}"
         self.failure = Error(*line.parts, kind + IN_A_THREAD * thread, said)
         if kind not in (ENDED, INTERRUPTED):
             self.errors.append(self.failure)
@@ -353,6 +358,15 @@ class Recording:
     def raced(self, line: str, text: str) -> None:
         """Nothing orders two uses of the same memory, the second of which is `line`."""
         self.errors.append(Error(*Line.of(line).parts, "a race", text))
+
+
+def _cause(error: BaseException) -> BaseException:
+    """Return the first of the errors that have led to one: it was raised from them, or while the program had them."""
+    for _ in range(20):  # they may go in a circle
+        before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        handled = isinstance(before, Exception) and Line.of(places.place_of(before)).line
+        error = before if before is not None and (handled or before is error.__cause__) else error
+    return error
 
 
 _COLOURS = re.compile(r"\x1b\[[\d;]*m")  # of terminals, in PyTorch's messages

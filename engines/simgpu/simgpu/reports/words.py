@@ -66,7 +66,7 @@ def own_sentence(report: Values) -> list[str]:
     if seconds < max(0.1 * report.step_time, 5e-4):
         return []
     first = f", {seconds_text(report.own[0].seconds)} of it at {report.own[0].where}"
-    return [f"What a step does on the CPU of this machine, and nothing here counts: {seconds_text(seconds)}{first}."]
+    return [f"What a step does or awaits on this machine, and nothing here counts: {seconds_text(seconds)}{first}."]
 
 
 def answer(report: Values) -> list[str]:
@@ -122,8 +122,8 @@ def _ended(failure: Error) -> str:
     if failure.kind == INTERRUPTED:
         return f"{what} was interrupted at {failure.where}{f' by {failure.text}' * failure.text.startswith('SIG')}."
     if failure.kind == ENDED:
-        why = f" with status {failure.text}" if failure.text.isdecimal() else f": {failure.text}"
-        return f"{what} ended by itself{where}{why}."
+        why = re.sub(r"^: (\d+)(?=$|\. It began)", r" with status \1", f": {failure.text}")
+        return f"{what} ended by itself{where}{why}{'.' * (why[-1] not in '.!?')}"
     said = f"{failure.kind}: {failure.text} {failure.source}"
     instead = next((cure for words, cure in _INSTEAD.items() if re.search(words, said)), "")
     failed = f"{what} failed at {failure.where}: {failure.kind}: {failure.text}"

@@ -57,7 +57,7 @@ class CompiledAnew(Rule, about="time"):
         if self._compiled[frame] < _OFTEN:
             return self.graphs.format(recorded=self._recorded[line])
         last = self._last(frame)
-        guard = re.sub(r"^\d+/\d+: ", "", last.recompile_reason).partition("\n")[0].strip().rstrip(".")
+        guard = re.sub(r"^\d+/\d+: |\s+#.*|\n.*", "", last.recompile_reason, flags=re.DOTALL).strip().rstrip(".")
         of_sizes = "size mismatch" in guard or "stride mismatch" in guard
         return self.text.format(
             compiled=self._compiled[frame],
