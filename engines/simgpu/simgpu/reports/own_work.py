@@ -27,6 +27,7 @@ EVERY_S = 0.002
 _OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 _WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of whatever a module does
+_DEVICE = str(Path(_OURS) / "device")
 _ENTRY = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 Entry = tuple[str, int, str]  # file, line and function
 _ELSEWHERE = (
@@ -78,32 +79,29 @@ class OwnWork:
         with contextlib.suppress(OSError), tempfile.TemporaryFile(buffering=0) as file:
             while not self._ended.wait(EVERY_S):
                 now_s, asked, looks_s = self._now_s(), self._asked(), time.perf_counter()
-                stack = _stack(self._thread, file) if asked == before else []
+                stack, others = _stack(self._thread, file) if asked == before else ([], False)
                 line = _own_line(stack)
                 if line and was_own:
-                    slept = now_s == then_s and self._sleeps(stack)
+                    alone = now_s == then_s and not (others or stack[0][0].startswith(_TORCH))
+                    slept = alone and self._state.read_text().rpartition(")")[2].split()[0] in "SD"  # Linux has it
                     self._steps[-1][line] += looks_s - seen_s if slept else now_s - then_s
                 then_s, before, was_own, seen_s = now_s, asked, bool(line), looks_s
 
-    def _sleeps(self, stack: list[Entry]) -> bool:
-        """Return whether the thread sleeps, and not since PyTorch has let another one work; only Linux tells."""
-        with contextlib.suppress(OSError):
-            return not stack[0][0].startswith(_TORCH) and self._state.read_text().rpartition(")")[2].split()[0] in "SD"
-        return False
 
+def _stack(thread: int, file: IO[bytes]) -> tuple[list[Entry], bool]:
+    """Return what a thread runs, the innermost first, and whether another one runs something of PyTorch's.
 
-def _stack(thread: int, file: IO[bytes]) -> list[Entry]:
-    """Return what a thread runs, the innermost first, by way of a file.
-
-    No frame is touched: that would keep tensors alive, and frames of compiled functions are none of Python's own.
+    A file has it. No frame is touched: that would keep tensors alive, and some of compiled functions are no frames.
     """
     file.seek(0)
     faulthandler.dump_traceback(file)
     file.truncate()
     file.seek(0)
     text = file.read().decode("ascii" if os.sep == "\\" else "unicode_escape", "replace")
-    mine = re.search(rf"Thread 0x0*{thread:x}\b.*?(?=\n\n|\Z)", text, re.DOTALL)
-    return [(path, int(number), name) for path, number, name in _ENTRY.findall(mine[0] if mine else "")]
+    threads = [one for one in text.split("\n\n") if one.startswith("Thread 0x")]  # the current one begins otherwise
+    mine = next((one for one in threads if int(one.split()[1], 16) == thread), "")
+    others = any(part in one for one in threads if one is not mine for part in (_TORCH, _DEVICE))
+    return [(path, int(number), name) for path, number, name in _ENTRY.findall(mine)], others
 
 
 def _own_line(stack: list[Entry]) -> str:
