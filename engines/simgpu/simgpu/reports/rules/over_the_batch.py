@@ -131,7 +131,7 @@ class BatchTakenForTime(Rule, about="result", often="twice"):
         self._compare(event.scores, event.target)
 
     def on_difference(self, event: events.Difference) -> None:
-        self._compare(event.first, event.second)
+        self._compare(event.first, event.second if event.first.numel() == event.second.numel() else None)
 
     def _compare(self, made: torch.Tensor, target: Any) -> None:
         """Note layers that go over as many rows as there are targets: one of each sample."""
