@@ -143,11 +143,20 @@ def test_the_families_are_those_of_native_functions():
     (lambda x: F.conv_transpose1d(x, x[..., None], x[0].half()), "FloatTensor. and bias type .torch.cuda.HalfTensor"),
     (lambda x: torch.stft(x.long(), 4, return_complex=True), r"stft\(torch.cuda.LongTensor\[4, "),
     (lambda x: torch.meshgrid(x, indexing="ij"), r"\[ torch.cuda.FloatTensor\{4,3\} \]"),
+    (lambda x: torch.linalg.norm(x, out=torch.ones(())), "got result on cuda:0 and input on cpu"),
+    (lambda x: torch.linalg.matrix_rank(x, out=torch.tensor(1)), "got result on cpu and input on cuda:0"),
+    (lambda x: torch.logsumexp(x, 0, out=torch.ones(3)), "devices, cuda:0 and cpu!"),
     (lambda x: F.scaled_dot_product_attention(x, x.cpu(), x), "query.device: cuda:0 key.device: cpu and value"),
 ])  # fmt: skip
 def test_an_error_names_the_argument_the_operator_and_the_device(_face, program, words):
     with pytest.raises(RuntimeError, match=words):
         program(torch.rand(4, 3, device="cuda"))
+
+
+def test_what_an_operator_copies_or_measures_may_be_elsewhere(_face):
+    x = torch.rand(4, 3, device="cuda")
+    assert x.select_scatter(torch.ones(3), 0, 1)[1].tolist() == [1, 1, 1] and x.cpu().slice_scatter(x[:1], end=1).is_cpu
+    assert x.clone().resize_as_(torch.ones(2, 2)).is_cuda
 
 
 def test_recording_changes_no_operator_and_the_type_is_called_tensor():

@@ -56,6 +56,10 @@ def _register(module: ModuleType) -> None:
     library.impl("scaled_dot_product_attention", _attention, "AutogradMeta")
     for name in _COMPARING_DEVICES:
         library.impl(name, partial(_in_words_of_kind, operator_of(name)), "AutogradMeta")
+    for packet in (getattr(aten, name) for name in _COMPARING_RESULTS.split()):
+        for operator in (getattr(packet, overload) for overload in packet.overloads() if "out" in overload):
+            if torch._C._dispatch_has_kernel_for_dispatch_key(operator.name(), "CompositeImplicitAutograd"):
+                library.impl(operator, partial(_in_words_of_kind, operator), "AutogradMeta")
     attention.register(library)
     for name, made in _RANKS.items():
         library.impl(name, partial(_rank_out, operator_of(name), operator_of(made)), "AutogradMeta")
@@ -176,7 +180,7 @@ _RANKS = {
 def _rank_out(operator: Operator, functional: Operator, *args: Any, out: torch.Tensor, **kwargs: Any) -> torch.Tensor:
     """Write the rank into `out`, which PyTorch's kernel returns unwritten where it is of a subclass of Tensor."""
     if not isinstance(out, SimTensor):
-        return operator.decompose(*args, out=out, **kwargs)
+        return _in_words_of_kind(operator, *args, out=out, **kwargs)
     rank = functional(*args, **kwargs)
     return torch.add(rank, 0, out=out)  # resizes, or says which number format does not fit
 
@@ -213,6 +217,9 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 _COMPARING_DEVICES = """inner take_along_dim linalg_multi_dot tensor_split.tensor_indices_or_sections istft stft.center
 stft meshgrid meshgrid.indexing conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding conv_transpose1d
 conv_transpose2d.input conv_transpose3d.input""".split()  # noqa: SIM905
+_COMPARING_RESULTS = """inner take_along_dim tensordot diff matrix_power special_ndtr linalg_multi_dot
+linalg_norm linalg_cond linalg_matrix_norm linalg_matrix_power linalg_pinv linalg_tensorinv
+linalg_tensorsolve linalg_vecdot"""
 
 
 def _in_words_of_kind(func: Operator, *args: Any, **kwargs: Any) -> Any:

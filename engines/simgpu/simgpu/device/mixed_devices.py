@@ -20,11 +20,18 @@ from simgpu.ground.calls import Call
 from simgpu.ground.torch_internals import Operator
 from simgpu.machine.operator_table import name_of
 
-_EXPLICIT = torch._C.DispatchKey.CompositeExplicitAutograd
+_COMPOSITE = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
+
+
+class Composed(Exception):
+    """Carries the result of an operator whose parts take tensors of two devices, as `select_scatter` copies."""
 
 
 def refuse(call: Call, takes_indices: bool = False) -> NoReturn:
-    """Raise RuntimeError as CUDA does for the call of an operator whose tensors are on two devices."""
+    """Raise RuntimeError as CUDA does for the call of an operator whose tensors are on two devices.
+
+    Where it is made of others, and they take them, Composed is raised.
+    """
     func = call.func
     family, name = family_of(func), name_of(func)
     placed = _placed(call)
@@ -37,9 +44,10 @@ def refuse(call: Call, takes_indices: bool = False) -> NoReturn:
     if name in _OWN_WORDS and (words := _OWN_WORDS[name](tensors)):
         raise RuntimeError(words)
     if family == "composite":
-        func._op_dk(_EXPLICIT, *call.args, **call.kwargs)  # an operator in it raises
-    pointwise = family == "unchecked" or (family == "composite" and torch.Tag.pointwise in func.tags)
-    pointwise = pointwise or (device_kind.kind == "mps" and name == "equal")  # Equal.cpp there compares by `eq`
+        key = getattr(torch._C.DispatchKey, _composite_key(func) or _COMPOSITE[0])
+        raise Composed(func._op_dk(key, *call.args, **call.kwargs))  # or an operator in it raises
+    # Equal.cpp of MPS compares by `eq`
+    pointwise = family == "unchecked" or (device_kind.kind == "mps" and name == "equal")
     if device_kind.kind == "mps" and not pointwise:
         raise RuntimeError(mps.PLACEHOLDER)
     if pointwise:
@@ -78,9 +86,14 @@ def family_of(func: Operator) -> str:
     name, _, overload = func.name().removeprefix("aten::").partition(".")
     family = _families().get(f"{name}.{overload}", _families().get(name))
     if family is None:
-        whole = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeExplicitAutograd")
-        return "composite" if whole else "plain"
+        return "composite" if _composite_key(func) else "plain"
     return family
+
+
+def _composite_key(func: Operator) -> str | None:
+    """Return the key of the kernel that makes an operator of others on every device; None where there is none."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return next((key for key in _COMPOSITE if has(func.name(), key)), None)
 
 
 def method_of(func: Operator, family: str) -> str:

@@ -438,10 +438,11 @@ def _run(func: Operator, plan: Plan, args: Args, kwargs: Kwargs) -> Any:
     check_generator(generator)
     if plan.mutates and shapes_in_place.any_stale():
         _refuse_stale(plan, args, kwargs, tensors)
-    index = _common_index(Call(func, args, kwargs), plan, tensors)
+    try:
+        index = _common_index(Call(func, args, kwargs), plan, tensors)
+    except mixed_devices.Composed as composed:
+        return composed.args[0]
     _refuse_by_row(func, plan, args, kwargs, tensors)
-    if plan.mutates and kwargs:
-        _refuse_results_on_cpu(Call(func, args, kwargs), plan, tensors)
     if plan.row.takes_indices and any(type(tensor) is not SimTensor for tensor in tensors):
         _bring_indices(Call(func, args, kwargs), index)
     target = _target(inner_kwargs, index) if "device" in inner_kwargs else index
@@ -561,10 +562,12 @@ def _common_index(call: Call, plan: Plan, tensors: list[torch.Tensor]) -> int:
             continue
         if not _stays_on_cpu(plan, tensors, position):
             mixed_devices.refuse(call, plan.row.takes_indices)
+    if plan.mutates and call.kwargs:
+        _refuse_results_on_cpu(call, plan)
     return state.world.current if index is None else index
 
 
-def _refuse_results_on_cpu(call: Call, plan: Plan, tensors: list[torch.Tensor]) -> None:
+def _refuse_results_on_cpu(call: Call, plan: Plan) -> None:
     """Raise where `out=` is a number on the CPU, which may be read and not written.
 
     Sources: `compute_types` in TensorIterator.cpp, `resize_out` in torchgen/dest/register_dispatch_key.py.

@@ -334,7 +334,9 @@ def _mark_nodes_of_default_stream() -> None:
     live, kinds = state.world.memory.live, {SimTensor}
     while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
         kinds |= more
-    made = [one for one in gc.get_objects() if type(one) in kinds and graph_of(one) is not None]
+    every = gc.get_objects()  # millions in a large program: what picks from them runs in C
+    picked = itertools.compress(every, map(kinds.__contains__, map(type, every)))
+    made = [one for one in picked if graph_of(one) is not None]
     own = [one for one in made if one.layout is torch.strided and not one._is_view()]  # memory of a view may be older
     known = [(one, live.get(one.untyped_storage()._cdata)) for one in own]
     for node in graph_nodes(graph_of(one) for one, ref in known if ref is not None and ref.stream == 0):
@@ -347,6 +349,7 @@ def replace(put: Replacements) -> None:
     if not hasattr(module, "graphs"):  # XPU has none before PyTorch 2.11
         return
     own = {f"{device_kind.title()}Graph": Graph, "graph_pool_handle": lambda: (0, next(_numbers))}
+    put.put(module.graphs.graph, default_capture_stream=None)  # one of an earlier face has the number of another stream
     for owner in (module, module.graphs):
         put.put(owner, **own, is_current_stream_capturing=is_capturing)
     if hasattr(torch.accelerator, "Graph"):  # from PyTorch 2.13 on
