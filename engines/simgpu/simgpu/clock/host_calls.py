@@ -1,6 +1,7 @@
 """Published times of single calls, without a profiler, beside what the assumed host takes for them: by regime."""
 
 import csv
+import functools
 import math
 import statistics
 from collections.abc import Callable, Iterable
@@ -40,11 +41,12 @@ def _us(asks: str, host: hosts.Host) -> float:
     return total_ns / 1000
 
 
-def calls() -> tuple[HostCall, ...]:
-    """Return the rows of host_calls.csv."""
+@functools.cache
+def figures() -> "CallFigures":
+    """Return the rows of host_calls.csv, which show themselves as a table of how far the assumed host is from them."""
     text = Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines()
     rows: list[dict[str, Any]] = [row | {"us": float(row["us"])} for row in csv.DictReader(text)]
-    return tuple(HostCall(**row) for row in rows)
+    return CallFigures(tuple(HostCall(**row) for row in rows))
 
 
 @dataclass(frozen=True, repr=False)

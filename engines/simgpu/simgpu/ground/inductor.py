@@ -6,7 +6,6 @@ Neither a GPU nor Triton nor a C++ compiler is needed. The kernels are those for
 """
 
 import functools
-import math
 import sys
 import warnings
 from collections import defaultdict
@@ -377,22 +376,22 @@ def _traffic(node: Any, schedule: Any) -> int:
             continue
         for dependency in one.read_writes.reads:
             if dependency.name not in own:
-                found[dependency.name, loop].append(dependency)
+                found[dependency.name, loop].append((dependency, one))
         for dependency in one.read_writes.writes:
             if any(user.node not in parts for user in schedule.name_to_buf[dependency.name].users):
-                found[dependency.name, 0].append(dependency)
+                found[dependency.name, 0].append((dependency, one))
     moved = {key: _nbytes(some, V.graph) for key, some in found.items()}
     once = {name: nbytes for (name, _), nbytes in sorted(moved.items(), key=lambda one: one[1])}
     in_work = sum(once.values()) / int(rows) * 2 * _A100.multi_processor_count
     return sum((moved if in_work > _A100.L2_cache_size else once).values())
 
 
-def _nbytes(dependencies: list[Any], graph: Any) -> int:
-    """Return how many bytes of a buffer a loop touches; it may take an element several times."""
-    name, numbers = dependencies[0].name, 0
-    for one in dependencies:
+def _nbytes(dependencies: list[tuple[Any, Any]], graph: Any) -> int:
+    """Return how many bytes of a buffer parts of a loop touch; one that picks by an index takes one each time."""
+    name, numbers = dependencies[0][0].name, 0
+    for one, part in dependencies:
         picks = hasattr(one, "size") and one.is_indirect()
-        numbers += math.prod(map(int, one.size)) if picks else int(one.get_numel())
+        numbers += _numel(part) if picks else int(one.get_numel())
     return min(numbers, int(graph.get_numel(name))) * graph.get_dtype(name).itemsize
 
 
