@@ -5,15 +5,18 @@ The types are those of what PyTorch's dispatcher hands to Python: an operator, a
 
 import functools
 import operator
+import sys
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import torch
 from torch._ops import OpOverload
 
 TORCH: Any = torch  # also `torch.sim`, which the simulator adds
+_OURS = str(Path(__file__).parents[1])
 BASE: Any = torch._C.TensorBase  # its attributes are descriptors, which stubs show as their values
 
 Operator: TypeAlias = "OpOverload[..., Any]"  # such as torch.ops.aten.add.Tensor
@@ -64,6 +67,9 @@ def call_traced(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         result = function(*args, **kwargs)
+    frame, level = sys._getframe(2), 3
+    while said and frame.f_back and frame.f_code.co_filename.startswith(_OURS):  # of a report, which looks on
+        frame, level = frame.f_back, level + 1
     for one in said:
-        warnings.warn(one.message, stacklevel=3)
+        warnings.warn(one.message, stacklevel=level)
     return result
