@@ -127,9 +127,10 @@ class GrowthWatch:
             inner = first and outer.isdisjoint(map(id, first))
             candidates = [one for one, of in tops if inner and of.line != line] + [*first[:1], *second[:1], *third]
             candidates = [*second[:1] * (len(second) > len(first)), *candidates]
-            found = [one for one in candidates if _holder(one) is not None] or [*third, *second]
-            held |= {line: found[0]} if found else {}
-            plainly |= {line} if second and found[0] is second[0] else set()
+            found = [one for one in candidates if _holder(one) is not None]
+            plainly |= {line} if found and second and found[0] is second[0] else set()
+            some = found or [*third, *second]
+            held |= {line: some[0]} if some else {}
         roots = {one.line for _, one in tops if one.turn(by_step) < now} & nbytes.keys()
         if len(roots) == 1:  # the graph of what this line makes keeps what others make
             others = nbytes.keys() - plainly - roots

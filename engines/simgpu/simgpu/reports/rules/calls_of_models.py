@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
-from simgpu.reports.calls import Mark
+from simgpu.reports.calls import Mark, Pass
 from simgpu.reports.rule import Rule
 
 _LARGE_BYTES = 2**20  # of the weights of all heads
@@ -47,13 +47,17 @@ class EvaluationInTrainingMode(Rule, about="result"):
 
     def on_judged(self, event: events.Judged) -> None:
         call = event.call
-        if event.trained and not call.used and not call.recorded and call.random and call.training:
+        if event.trained and not call.used and self._is_wrong(call):
             self.note(self.program.own_line(call))
 
     def on_inferred(self, event: events.Inferred) -> None:
-        call = event.call
-        if call.random and call.training and not call.recorded:
-            self.note(call.line)
+        if self._is_wrong(event.call):
+            self.note(event.call.line)
+
+    def _is_wrong(self, call: Pass) -> bool:
+        """Return whether a call had better be in evaluation mode: not the same input again, as samples of dropout."""
+        again = any(one.before is not None for one in self.program.passes if one.line == call.line)
+        return bool(call.random and call.training and not call.recorded and not again)
 
 
 class EvaluationWithGradients(Rule, about="time"):
