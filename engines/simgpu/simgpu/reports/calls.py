@@ -45,8 +45,7 @@ class Pass:
     @property
     def model(self) -> nn.Module:
         """The model, an empty one where it is gone."""
-        model = self.of()
-        return _GONE if model is None else model
+        return self.of() or _GONE
 
     @property
     def line(self) -> str:

@@ -212,6 +212,8 @@ class _Signals:
         return asked
 
     def close(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # of a rank that does not heed a signal: its process ends at once
         if self._file >= 0 and signal.set_wakeup_fd(-1) == self._file:
             os.close(self._file)
         self._ignore()

@@ -291,8 +291,9 @@ class Recording:
         """Return `World.fail`, which notes the line whose kernel failed: the error may come at a later one."""
 
         def fail(index: int) -> None:
-            line = Line.of(places.place())
-            self.errors.append(Error(*line.parts, "a kernel failed", "an impossible value, such as an index too large"))
+            line, kind = Line.of(places.place()), "a kernel failed"
+            if not self.errors or self.errors[-1].kind != kind:  # others come of the first, until a line says so
+                self.errors.append(Error(*line.parts, kind, "an impossible value, such as an index too large"))
             plain(index)
 
         return fail

@@ -186,7 +186,7 @@ class SmallBatch(Rule, about="time", often="each step"):
         """Note the calls of a step that all got few samples, and not all the data that there are."""
         largest = max((call.batch for call in event.used), default=0)
         calls = Counter(call.model for call in event.used)
-        whole = any([self._has_all(call) for call in event.used])
+        whole = any([self._has_all(call) or (call.fed and not call.batch) for call in event.used])  # or a picture
         for call in event.used:
             looped = calls[call.model] > LOOPED * self.program.backwards
             if call.batch and largest <= _SMALL and not looped and not whole:
