@@ -97,10 +97,7 @@ def peak_of_a_program(draw: random.Random) -> Item:
     wrong = {left + d: "peak-at-the-end", a + b + c + d: "peak-at-the-end", max(a, b, c, d): "only-weights"}
     wrong |= {left + c + d: "left-out"}
     moments = [a, a + b, left, left + c, left, left + d]
-    steps = (
-        f"Alive after each line, in MiB: {', '.join(map(str, moments))}.",
-        f"The largest is {max(moments)} MiB.",
-    )
+    steps = (f"Alive after each line, in MiB: {', '.join(map(str, moments))}.", f"The largest is {max(moments)} MiB.")
     text = "What is the peak of allocated memory, in MiB? A row has 2**20 numbers of one byte, which is 1 MiB."
     return number(text, peak(), wrong, steps, peak, unit="MiB", shown=running.numbered(lines))
 

@@ -52,10 +52,7 @@ def mean_over_ranks(draw: random.Random) -> Item:
         sum(map(sum, values)): "somebody-divides",
     }
     shown = "\n".join(f"rank {rank}: {', '.join(f'{value:g}' for value in own)}" for rank, own in enumerate(values))
-    steps = (
-        f"Add up sums and counts: {sum(map(sum, values)):g} and {sum(counts)}.",
-        f"Divide once: {over_all():.3g}.",
-    )
+    steps = (f"Add up sums and counts: {sum(map(sum, values)):g} and {sum(counts)}.", f"Divide once: {over_all():.3g}.")
     return number("What is the mean of all values?", over_all(), wrong, steps, over_all, shown=shown)
 
 
