@@ -178,9 +178,15 @@ class GrowthWatch:
             plain = _carried(_kept(self._holdings, until=now + 1, graphs=False))
             kept = [pair for pair in plain if 2 * pair[1].nbytes >= bytes_per_step * now]
             lines, self.turns = Counter(held.line for _, held in kept), 0  # what grows unnamed is not said to stay
-        turns: dict[str, set[int]] = defaultdict(set)
+        turns: dict[str, Counter[int]] = defaultdict(Counter)  # bytes by line and step
         for held in self._holdings.made():
-            turns[held.line].add(held.step)
+            turns[held.line][held.step] += held.nbytes
+        own = {line: sizes.total() // len(sizes) for line, sizes in turns.items()}
+        large = {line for line, n in own.items() if 10 * n >= 9 * bytes_per_step > 0 and len(turns[line]) >= _SEVERAL}
+        inner = {pair[1].line: pair for pair in values[::-1] if pair[1].line in large and pair[1].step < now}
+        if inner.keys().isdisjoint(lines):  # beside a value of their graph that keeps little, a variable keeps these
+            mine = [pair for pair in inner.values() if _holder(pair[0]) is not None]
+            kept, lines = mine or kept, Counter(held.line for _, held in mine) or lines
         lines = Counter({line: n for line, n in lines.items() if not self._lets_go(line, sorted(turns[line]), True)})
         if not kept and lines:
             kept = _kept(self._holdings, until=self._holdings.step, graphs=False)
@@ -188,7 +194,9 @@ class GrowthWatch:
         self._queued |= {line for line, tensor in last.items() if _in_a_short_queue(tensor)}
         self.turns *= not self._queued
         most = [line for line, _ in lines.most_common(3) if line not in self._queued]
-        found = [_growth(line, bytes_per_step, last.get(line)) for line in most]
+        if len(most) == 1 or 10 * sum(own[line] for line in most) < 9 * bytes_per_step:  # others made what these keep
+            own = dict.fromkeys(most, bytes_per_step)
+        found = [_growth(line, own[line], last.get(line)) for line in sorted(most, key=own.__getitem__, reverse=True)]
         return list({one.parts: one for one in found}.values())
 
     def _growing(self, kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
