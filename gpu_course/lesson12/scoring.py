@@ -157,10 +157,7 @@ class Score:
             return []
         rows = sum(self.level_of(part) == self.level for part in (*LEVELS, *RIGHT))
         needed = "the row that has" if rows == 1 else f"the {rows} rows that have"
-        return [
-            f"Level {self.level + 1} still needs {needed} level {self.level}.",
-            f"Its idea: {IDEAS[self.level]}.",
-        ]
+        return [f"Level {self.level + 1} still needs {needed} level {self.level}.", f"Its idea: {IDEAS[self.level]}."]
 
     def _labels(self) -> list[str]:
         """Return how far the clock may be off, once where both GPUs have one label. A card keeps no regimes."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
+from multiprocessing import util
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -297,7 +298,7 @@ def _start(told: str, rank: int) -> None:
         failure = session.exiting if error is None else session.failed(error)
         if failure is not None:
             record.failure, record.when_s = replace(failure, rank=rank), time.time()
-        record.steps = session.run.steps
+        record.steps = session.run.steps or record.steps
         record.write(folder)
         session.stop()
         if rank == 0 and folder.is_dir() and (session.run.steps or not record.steps):
@@ -307,8 +308,6 @@ def _start(told: str, rank: int) -> None:
     exits = ends(finish)
     exits.__enter__()
     if multiprocessing.parent_process() is not None:  # such a child ends without calling atexit
-        from multiprocessing import util
-
         util.Finalize(None, lambda: finish(_error_of_child()), exitpriority=0)
     else:
         atexit.register(lambda: finish(getattr(sys, "last_value", None)))

@@ -129,8 +129,7 @@ class GrowthWatch:
             candidates = [*second[:1] * (len(second) > len(first)), *candidates]
             found = [one for one in candidates if _holder(one) is not None]
             plainly |= {line} if found and second and found[0] is second[0] else set()
-            some = found or [*third, *second]
-            held |= {line: some[0]} if some else {}
+            held |= {line: (found or [*third, *second])[0]} if found or third or second else {}
         roots = {one.line for _, one in tops if one.turn(by_step) < now} & nbytes.keys()
         if len(roots) == 1:  # the graph of what this line makes keeps what others make
             others = nbytes.keys() - plainly - roots

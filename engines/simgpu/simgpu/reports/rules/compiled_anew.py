@@ -74,4 +74,5 @@ class CompiledAnew(Rule, about="time"):
 
 
 def _metrics() -> list[Any]:
-    return TORCH._dynamo.utils.get_compilation_metrics() if "torch._dynamo.utils" in sys.modules else []
+    """Return what PyTorch tells of each compilation; nothing where it has not been imported, or not whole."""
+    return TORCH._dynamo.utils.get_compilation_metrics() if hasattr(sys.modules.get("torch._dynamo"), "utils") else []
