@@ -187,7 +187,7 @@ PROCESSES = {
     "slow worker": (wait_for_a_worker, "within timeout seconds"),
     "worker raised": (lambda: in_a_worker(lambda i: {}["x"]), "a worker of the DataLoader raised KeyError"),
     "cannot pickle": (lambda: launch(lambda lock: lock, sys.stdout), "cannot be sent to another process"),
-    "port in use": (meet_at_a_taken_port, "the port on which the ranks were to meet is taken"),
+    "port in use": (meet_at_a_taken_port, "a port, such as the one on which ranks are to meet, is taken"),
 }
 
 

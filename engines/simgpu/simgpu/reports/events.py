@@ -189,12 +189,14 @@ class ScalerCall(Event):
 
 # ---- functions --------------------------------------------------------------------------------------------------
 class Loss(Event):
-    """A loss of classes is called, such as "cross_entropy" or "kl_div"; targets that are `ignored` do not count."""
+    """A loss is called, such as "kl_div"; `ignored` targets, and those of a class of weight 0, do not count in it."""
 
     name: str
     scores: torch.Tensor
     target: Any
     ignored: int
+    weights: Any = None
+    reduces: bool = True  # to a number
 
 
 class Softmax(Event):

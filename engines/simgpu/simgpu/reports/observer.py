@@ -280,11 +280,9 @@ def _scaler_call(name: str, scaler: GradScaler, *args: Any, **kwargs: Any) -> Ev
     return events.ScalerCall(name, scaler.is_enabled())
 
 
-def _loss(
-    name: str, input: torch.Tensor, target: Any, weight: Any = None, size_average: Any = None,
-    ignore_index: int = -100, *_: Any, **__: Any,
-) -> Event:  # fmt: skip
-    return events.Loss(name, input, target, ignore_index)
+def _loss(name: str, input: torch.Tensor, target: Any, weight: Any = None, *rest: Any, **more: Any) -> Event:
+    ignored = more.get("ignore_index", rest[1] if len(rest) > 1 else -100)
+    return events.Loss(name, input, target, ignored, weight, more.get("reduction") != "none")
 
 
 def _softmax(scores: Any, dim: Any) -> Event | None:

@@ -44,20 +44,20 @@ class PaddingInLoss(Rule, about="result", often="twice"):
     cure = "`ignore_index=padding_idx`"
 
     def begin(self) -> None:
-        self._padding: weakref.WeakKeyDictionary[nn.Module, int] = weakref.WeakKeyDictionary()  # by embedding: tokens
+        self._padding: weakref.WeakKeyDictionary[nn.Embedding, int] = weakref.WeakKeyDictionary()  # of each: tokens
 
     def on_forward(self, event: events.Forward) -> None:
         if isinstance(event.module, nn.Embedding) and event.module.padding_idx is not None:
             self._padding[event.module] = event.module.num_embeddings
 
     def on_loss(self, event: events.Loss) -> None:
-        if not self._padding or event.name == "binary_cross_entropy_with_logits" or self.program.step >= LOOKED_AT:
-            return
-        targets = values_of(event.target) if isinstance(event.target, torch.Tensor) else None
+        looks = self.program.step < LOOKED_AT and event.reduces and event.name != "binary_cross_entropy_with_logits"
+        targets = values_of(event.target) if looks and isinstance(event.target, torch.Tensor) else None
         if state.world.only_shapes or type(targets) is not torch.Tensor or targets.is_floating_point():
             return
         classes = event.scores.shape[1 if event.scores.dim() > 1 else 0]
         known = {one.padding_idx for one, tokens in self._padding.items() if tokens == classes}
+        known = {one for one in known if event.weights is None or values_of(event.weights)[one]}
         if known and event.ignored not in known and bool(torch.isin(targets, torch.tensor([*known])).any()):
             self.note()
 
