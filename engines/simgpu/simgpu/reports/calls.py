@@ -45,7 +45,8 @@ class Pass:
     @property
     def model(self) -> nn.Module:
         """The model, an empty one where it is gone."""
-        return self.of() or _GONE
+        model = self.of()
+        return _GONE if model is None else model
 
     @property
     def line(self) -> str:

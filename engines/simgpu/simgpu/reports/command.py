@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import util
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -308,7 +307,7 @@ def _start(told: str, rank: int) -> None:
     exits = ends(finish)
     exits.__enter__()
     if multiprocessing.parent_process() is not None:  # such a child ends without calling atexit
-        util.Finalize(None, lambda: finish(_error_of_child()), exitpriority=0)
+        sys.modules["multiprocessing.util"].Finalize(None, lambda: finish(_error_of_child()), exitpriority=0)
     else:
         atexit.register(lambda: finish(getattr(sys, "last_value", None)))
 
