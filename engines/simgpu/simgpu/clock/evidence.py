@@ -115,9 +115,10 @@ class Evidence:
             return f"simulated, {what}; {self.error}"
         of = "GPU" if len(self.gpus) == 1 else "GPUs"
         seen = f"{len(self.gpus)} {of}" if self.gpu in self.gpus else f"{len(self.gpus)} other {of}"
-        bias = statistics.median(host_calls.figures().ratios("networks of few images")) - 1
-        newer = f"; {100 * bias:.0f} % too long on hosts of 2025" if self.regime == "host assumed" else ""
-        return f"simulated; {what}, such times were {self.error}, on {self.runs:,} published runs ({seen}){newer}"
+        label = f"simulated; {what}, such times were {self.error}, on {self.runs:,} published runs ({seen})"
+        if self.regime != "host assumed":
+            return label
+        return f"{label}; {100 * host_calls.figures().bias('networks of few images'):.0f} % too long on hosts of 2025"
 
 
 def regime(records: Iterable[Record], ranks: int = 1) -> str:
@@ -177,7 +178,7 @@ def of_host(name: str, gpu: str = "") -> Evidence:
     ratios = host_calls.figures().ratios(situation)
     if ratios:
         seen = {row.gpu for row in host_calls.figures().rows if row.regime == situation} - {"unknown"}
-        error, bias = host_calls.median_error(ratios), statistics.median(ratios) - 1
+        error, bias = host_calls.median_error(ratios), host_calls.figures().bias(situation)
         return Evidence(name, gpu, len(ratios), tuple(sorted(seen)), error, bias)
     figure, seen = stored["figures"][situation], {row[0].rpartition(", ")[2] for row in stored["rows"]}
     return Evidence(name, gpu, figure["predictions"], tuple(sorted(seen)), figure["median"], figure["bias"])

@@ -73,8 +73,12 @@ class CallFigures(tables.Table):
         """Return predicted over measured time of the rows of a regime, on the assumed host."""
         return [row.ratio() for row in self.rows if row.regime == regime]
 
+    def bias(self, regime: str) -> float:
+        """Return the median of these, less 1."""
+        return statistics.median(self.ratios(regime)) - 1
+
     def left_out(self, regime: str) -> list[float]:
-        """Return the same, each on a host whose speed all other hosts of the regime tell."""
+        """Return the ratios, each on a host whose speed all other hosts of the regime tell."""
         return self._by(regime, lambda one, row: one.host != row.host)
 
     def known(self, regime: str) -> list[float]:
@@ -93,11 +97,9 @@ class CallFigures(tables.Table):
     def _cells(self, rows: list[HostCall]) -> list[str]:
         regime, ratios = rows[0].regime, [row.ratio() for row in rows]
         worst = max(ratios, key=lambda ratio: abs(math.log(ratio)))
-        hosts_, bias = len({row.host for row in rows}), statistics.median(ratios) - 1
+        hosts_, bias = len({row.host for row in rows}), self.bias(regime)
         figures = [f"{median_error(ratios):.0%}", f"{bias:+.0%}", f"x {worst:.2f}"]
-        tried = [
-            f"{median_error(found):.0%}" if found else "–" for found in (self.left_out(regime), self.known(regime))
-        ]
+        tried = [f"{median_error(some):.0%}" if some else "–" for some in (self.left_out(regime), self.known(regime))]
         return [str(len(rows)), str(hosts_), *figures, *tried]
 
 

@@ -7,8 +7,6 @@ import torch
 from torch import nn
 
 LOOPED = 4  # calls of a model for one backward pass: with more, a loop over time or an environment sets the batch
-
-
 _GONE = nn.Module()
 
 

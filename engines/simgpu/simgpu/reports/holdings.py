@@ -139,11 +139,10 @@ class Holdings:
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         for tensor in states_of(optimizer):
             self._label(tensor, "optimizer")
-        modules = list(self._seen) if self.step < _FIRST_STEPS else []
-        for weight in [
-            one for module in modules for one in module._parameters.values() if one is not None and one.is_leaf
-        ]:
-            self._label(weight.grad, "gradients")  # also of what no optimizer has
+        for module in list(self._seen) if self.step < _FIRST_STEPS else ():
+            for weight in module._parameters.values():
+                if weight is not None and weight.is_leaf:  # also of what no optimizer has
+                    self._label(weight.grad, "gradients")
 
     def find_owners(self, devices: Iterable[torch.device]) -> None:
         """Ask Python which tensors are parameters, gradients and states: for a program that is stopped in a step."""

@@ -56,8 +56,8 @@ class EvaluationInTrainingMode(Rule, about="result"):
 
     def _is_wrong(self, call: Pass) -> bool:
         """Return whether a call had better be in evaluation mode: not the same input again, as samples of dropout."""
-        again = any(one.before is not None for one in self.program.passes if one.line == call.line)
-        return bool(call.random and call.training and not call.recorded and not again)
+        again = (one.before is not None for one in self.program.passes if one.line == call.line)
+        return bool(call.random and call.training and not call.recorded) and not any(again)
 
 
 class EvaluationWithGradients(Rule, about="time"):
