@@ -31,7 +31,7 @@ from simgpu.ground.nodes import NO_PASS, begun, current_pass
 from simgpu.ground.torch_internals import Args, Kwargs, Operator, is_tracing, traced, untraced
 from simgpu.machine import determinism, flops, missing_kernels, waiting
 from simgpu.machine.operator_table import name_of, row_of, takes_host_long
-from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements
+from simgpu.machine.prices import Cost, price, price_of_copy, price_of_elements, rounds
 from simgpu.machine.rates import Rates
 
 aten, is_grad_enabled = torch.ops.aten, torch.is_grad_enabled
@@ -49,16 +49,16 @@ _plans: "dict[int, Plan]" = {}  # by the address of an operator, which its plan 
 class Known:
     """Cached call of a simple operator on tensors of given layouts: form of the result, and cost.
 
-    Its kernels take `length_ns` at these `rates`, for what `bound` says. Where only shapes are wanted, `unwritten` says
-    whether its values are left out, None where that was not asked.
+    Its kernels take `length_ns` at these `rates`, for what `bound` says; a product, as it `rounds` to TF32. Where only
+    shapes are wanted, `unwritten` says whether its values are left out, None where that was not asked.
     """
 
-    __slots__ = ("bound", "cost", "is_view", "layout", "length_ns", "rates", "unwritten")
+    __slots__ = ("bound", "cost", "is_view", "layout", "length_ns", "rates", "rounds", "unwritten")
 
     def __init__(self, layout: Layout, is_view: bool, cost: Cost | None, unwritten: bool | None = None) -> None:
         self.layout, self.is_view, self.cost, self.unwritten = layout, is_view, cost, unwritten
         self.rates: Rates | None = None
-        self.length_ns, self.bound = 0, ""
+        self.length_ns, self.bound, self.rounds = 0, "", None
 
 
 class Plan:
@@ -308,7 +308,7 @@ def _accounted(
     else:
         _refuse_new(plan, out)
         memory.own_storage(storage, index)
-        if _in_order(plan, layouts, inner):
+        if plan.steady and _in_order(plan, layouts, inner):
             nbytes, rate = sum([layout.nbytes for layout in layouts]), "fp64" if out.dtype is torch.float64 else "fp32"
             cost = price_of_elements(out.nbytes // out.itemsize, nbytes + out.nbytes, rate)
         elif not plan.row.memory_only:
@@ -339,10 +339,10 @@ def _as_known(plan: Plan, known: Known, tensors: list[SimTensor], inner: list[An
             return _view(out, layout.index, tensors)
         return of_layout(out, layout)
     memory.own_storage(out.untyped_storage(), layout.index)
-    if plan.steady:
-        _queue(plan, known)
-    elif known.cost is not None:  # settings, such as that of TF32, are in its price
-        clock.kernel(layout.index, plan.name, price(plan, [t._inner for t in tensors], [out], inner, {}, out))
+    if known.cost is not None and known.cost.by_formula and known.rounds is not rounds(plan.name):
+        known.rounds, known.rates = rounds(plan.name), None
+        known.cost = price(plan, [tensor._inner for tensor in tensors], [out], inner, {}, out)
+    _queue(plan, known)
     return of_layout(out, layout)
 
 

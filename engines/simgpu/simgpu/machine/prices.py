@@ -76,7 +76,7 @@ def price(
     if formula is not None:
         flops, rate = int(formula(*args, **kwargs, out_val=out)), _FORMATS.get(inputs[0].dtype, "fp32")
         flops *= 4 if inputs[0].is_complex() else 1  # a complex product is four real ones
-        if inputs[0].dtype is torch.float32 and _rounds("conv" in plan.name):
+        if inputs[0].dtype is torch.float32 and rounds(plan.name):
             rate = "tf32"
     else:
         flops = max([t.numel() for t in (*inputs, *outputs)], default=0)
@@ -149,11 +149,10 @@ def _fastest(tensor: torch.Tensor) -> int:
     return min(steps, default=(0, -1))[1]
 
 
-def _rounds(convolution: bool) -> bool:
-    """Return whether CUDA lets tensor cores round float32 inputs: by default in convolutions, not in products."""
-    if convolution:
-        return TORCH.backends.cudnn.conv.fp32_precision == "tf32"
-    return torch.backends.cuda.matmul.fp32_precision == "tf32"  # set_float32_matmul_precision sets it as well
+def rounds(name: str) -> bool:
+    """Return whether CUDA may round an operator's float32 inputs to TF32: by default in convolutions, not products."""
+    kind = "conv" if "conv" in name else "matmul"  # which `torch.backends` would look up five times as long
+    return TORCH._C._get_fp32_precision_getter("cuda", kind) == "tf32"
 
 
 def product(first: int) -> Callable[..., Cost]:
