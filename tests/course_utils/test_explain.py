@@ -1,7 +1,6 @@
 """Real errors, raised on the CPU and the simulated GPU, are known and explained in words that hold on each device."""
 
 import hashlib
-import importlib
 import multiprocessing
 import os
 import pickle
@@ -66,46 +65,6 @@ def unscales_twice(device):
 def nan_in_backward(device):
     with warnings.catch_warnings(action="ignore"), torch.autograd.set_detect_anomaly(True):
         (torch.zeros(2, device=device, requires_grad=True).sqrt() * 0).sum().backward()
-
-
-EVERYWHERE = {
-    "shapes of a matrix product": (lambda d: torch.ones(2, 3, device=d) @ torch.ones(2, 3, device=d),
-        "matrices of shapes 2x3 and 2x3 cannot be multiplied"),
-    "shapes do not broadcast": (lambda d: torch.ones(2, device=d) + torch.ones(3, device=d),
-        "sizes 2 and 3 meet in one dimension"),
-    "view of strided memory": (lambda d: torch.ones(2, 3, device=d).t().view(6), "cannot be a view"),
-    "wrong number of elements": (lambda d: torch.ones(2, device=d).view(3), "2 elements do not fill the shape [3]"),
-    "sizes in cat or stack": (lambda d: torch.cat([torch.ones(2, 2, device=d), torch.ones(3, 3, device=d)]),
-        "cannot be joined"),
-    "channels": (lambda d: torch.nn.Conv2d(3, 4, 3, device=d)(torch.ones(1, 1, 8, 8, device=d)),
-        "expects 3 channels and got 1"),
-    "dtypes differ": (lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2, dtype=torch.float64, device=d),
-        "two dtypes"),
-    "whole numbers as scores": (lambda d: F.cross_entropy(torch.arange(2, device=d), torch.rand(2, 3, device=d)),
-        "whole numbers as its first argument"),
-    "target dtype": (lambda d: F.cross_entropy(torch.rand(2, 3, device=d), torch.ones(2, device=d)),
-        "labels or indices have a dtype"),
-    "one value per channel": (lambda d: nn.BatchNorm1d(3, device=d)(torch.ones(1, 3, device=d)),
-        "one value for each channel, in an input of size [1, 3]"),
-    "no such module": (lambda d: importlib.import_module("pandass"), "no module pandass"),
-    "no grad": (lambda d: torch.ones(2, device=d).sum().backward(), "nothing to differentiate"),
-    "not a scalar": (lambda d: torch.ones(2, device=d, requires_grad=True).backward(), "more than one element"),
-    "backward twice": (backward_twice, "used up by an earlier backward()"),
-    "changed in place": (changed, "a tensor of shape [2] that autograd needs was changed"),
-    "more than one value": (lambda d: bool(torch.ones(2, 2, device=d)), "used as one number"),
-    "index out of range": (lambda d: torch.ones(3, device=d)[5], "larger than the size"),
-    "numpy needs detach": (lambda d: torch.ones(2, requires_grad=True).numpy(), "a tensor that takes part in autograd"),
-    "names in a state dict": (lambda d: nn.Linear(2, 2, device=d).load_state_dict({}), "not those of Linear"),
-    "one element in several places": (lambda d: torch.ones(1, 3, device=d).expand(2, 3).add_(1), "was refused"),
-    "inference tensor": (inference_tensor, "under torch.inference_mode()"),
-    "no data on meta": (lambda d: nn.Linear(2, 2, device="meta").to(d), "nothing to move"),
-    "what an optimizer takes": (lambda d: torch.optim.SGD([torch.ones(2, device=d, requires_grad=True) * 2], lr=1),
-        "parameters as it needs them"),
-    "scaler out of order": (unscales_twice, "wrong order"),
-    "nan in backward": (nan_in_backward, "is NaN: that of Sqrt"),
-    "no process group": (lambda d: dist.all_reduce(torch.ones(1)), "before init_process_group"),
-    "unknown device name": (lambda d: torch.ones(2, device=d).to("gpu"), "'gpu' is not the name of a device type"),
-}  # fmt: skip
 
 
 class Samples(Dataset):
@@ -211,6 +170,8 @@ def attend(**masks):
     nn.MultiheadAttention(4, 2, batch_first=True)(x, x, x, **masks)
 
 
+EVERYWHERE = tomllib.loads(Path(__file__).with_name("everywhere.toml").read_text(encoding="utf-8"))
+
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text(encoding="utf-8"))
 
 POSTED = tomllib.loads(Path(__file__).with_name("posted_errors.toml").read_text(encoding="utf-8"))["posted"]
@@ -240,11 +201,11 @@ ELSEWHERE = {message: one["name"] for one in KINDS for message in one.get("examp
 def test_an_error_of_the_cpu_and_of_the_simulated_gpu_is_explained_in_the_same_words(device, name):
     program, phrase = EVERYWHERE[name]
     with caught() as c:
-        program(device)
+        eval(program, globals(), {"d": device})
     assert c.explanation.name == name
     assert phrase in c.explanation.what
     with caught() as reference:
-        program(torch.device("cpu"))
+        eval(program, globals(), {"d": torch.device("cpu")})
     assert c.explanation == reference.explanation
 
 
