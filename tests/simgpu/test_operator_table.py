@@ -1,14 +1,9 @@
 """Is what there is to know of an operator said once, of operators that exist, and used by all that need it?"""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
-import torchgen
 from torch import nn
-from torchgen.gen import parse_native_yaml
-from torchgen.model import DeviceCheckType
 
 import simgpu
 from simgpu import flops
@@ -42,18 +37,6 @@ def test_an_operator_has_one_row():
 def test_a_row_of_one_overload_is_not_that_of_the_others():
     assert row_of(torch.ops.aten.narrow_copy.out).cpu_alone
     assert not row_of(torch.ops.aten.narrow_copy.default).cpu_alone
-
-
-def test_operators_that_take_no_number_of_the_cpu_are_those_whose_wrappers_compare_devices():
-    """As PyTorch's own generator of wrappers reads its table; `stack` has no wrapper and calls that of `cat`."""
-    folder = Path(torchgen.__file__).parent / "packaged" / "ATen" / "native"
-    parsed = parse_native_yaml(str(folder / "native_functions.yaml"), str(folder / "tags.yaml"))
-    compared = {str(function.func.name): function.device_check is not DeviceCheckType.NoCheck
-                for function in parsed.native_functions}  # fmt: skip
-    alike = {name for name, row in ROWS.items() if row.alike}
-    assert len(alike) > 15
-    assert {name for name in alike - {"stack"} if not (compared.get(f"{name}.Tensor") or compared[name])} == set()
-    assert compared["cat"] and not compared["maximum"] and not compared["add.Tensor"] and not compared["index.Tensor"]
 
 
 def test_an_operator_of_others_is_not_taken_for_pytorchs_of_the_same_name():

@@ -146,6 +146,15 @@ def test_the_families_are_those_of_native_functions():
     (lambda x: torch.linalg.norm(x, out=torch.ones(())), "got result on cuda:0 and input on cpu"),
     (lambda x: torch.linalg.matrix_rank(x, out=torch.tensor(1)), "got result on cpu and input on cuda:0"),
     (lambda x: torch.logsumexp(x, 0, out=torch.ones(3)), "devices, cuda:0 and cpu!"),
+    (lambda x: x.long().lcm_(torch.tensor(2)), "got other is on cpu, .* wrapper_CUDA_lcm_"),
+    (lambda x: torch.stack([x[0, 0], torch.tensor(1.0)]), "got tensors is on cpu, .* wrapper_CUDA_cat"),
+    (lambda x: torch.searchsorted(x[0], x[0], sorter=torch.arange(3)), "sorter tensor device type cpu"),
+    (lambda x: torch.segment_reduce(x, "sum", lengths=torch.tensor([4])), r"data.get_device\(\) == lengths_value"),
+    (lambda x: torch.chain_matmul(x, torch.ones(3, 3)), "tensor 0 is on cuda:0 and tensor 1 on cpu"),
+    (lambda x: setattr(nn.Parameter(torch.ones(4, 3)), "grad", x), "type .cuda. to a tensor with device type .cpu"),
+    (lambda x: setattr(x, "grad", x.cpu()), "device type 'cpu' to a tensor with device type 'cuda'"),
+    (lambda x: torch.zeros(3, out=x, device="cpu"), r"device type cpu does .* of out parameter \(cuda\)"),
+    (lambda x: x @ x.half().T, "expected mat1 and mat2 to have the same dtype"),
     (lambda x: F.scaled_dot_product_attention(x, x.cpu(), x), "query.device: cuda:0 key.device: cpu and value"),
 ])  # fmt: skip
 def test_an_error_names_the_argument_the_operator_and_the_device(_face, program, words):
@@ -155,6 +164,9 @@ def test_an_error_names_the_argument_the_operator_and_the_device(_face, program,
 
 def test_what_an_operator_copies_or_measures_may_be_elsewhere(_face):
     x = torch.rand(4, 3, device="cuda")
+    assert [one.device.type for one in torch._foreach_mul([x, x.cpu()], 2)] == ["cuda", "cpu"]
+    with torch.device("cuda"):
+        assert torch.full((3,), 2.0, out=x[0]).equal(torch.full((3,), 2.0, out=x[1], device="cuda:0"))
     assert x.select_scatter(torch.ones(3), 0, 1)[1].tolist() == [1, 1, 1] and x.cpu().slice_scatter(x[:1], end=1).is_cpu
     assert x.clone().resize_as_(torch.ones(2, 2)).is_cuda
 

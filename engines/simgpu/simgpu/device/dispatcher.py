@@ -214,9 +214,9 @@ def _one_hot(classes: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 
 # C++ compares devices or types in these before any operator runs, or shows a tensor
-_COMPARING_DEVICES = """inner take_along_dim linalg_multi_dot tensor_split.tensor_indices_or_sections istft stft.center
-stft meshgrid meshgrid.indexing conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding conv_transpose1d
-conv_transpose2d.input conv_transpose3d.input""".split()  # noqa: SIM905
+_COMPARING_DEVICES = """inner take_along_dim linalg_multi_dot chain_matmul tensor_split.tensor_indices_or_sections
+istft stft.center stft meshgrid meshgrid.indexing conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding
+conv_transpose1d conv_transpose2d.input conv_transpose3d.input""".split()  # noqa: SIM905
 _COMPARING_RESULTS = """inner take_along_dim tensordot diff matrix_power special_ndtr linalg_multi_dot
 linalg_norm linalg_cond linalg_matrix_norm linalg_matrix_power linalg_pinv linalg_tensorinv
 linalg_tensorsolve linalg_vecdot"""

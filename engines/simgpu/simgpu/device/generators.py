@@ -224,5 +224,5 @@ def check_generator(generator: Any) -> None:
         if known.owner._cdata not in capture.generators:
             raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
     elif known is None:
-        refused = f"Expected a '{device_kind.kind}' device type for generator but found '{generator.device.type}'"
-        raise RuntimeError(f"{refused}: use torch.Generator(device='{device_kind.kind}')")
+        found = generator.device.type
+        raise RuntimeError(f"Expected a '{device_kind.kind}' device type for generator but found '{found}'")

@@ -43,7 +43,7 @@ def refuse(call: Call, takes_indices: bool = False) -> NoReturn:
             raise RuntimeError(f"indices should be {kinds}")
     if name in _OWN_WORDS and (words := _OWN_WORDS[name](tensors)):
         raise RuntimeError(words)
-    if family == "composite":
+    if family == "composite" or name.startswith("_foreach_"):  # where CUDA's are fast on one device alone
         key = getattr(torch._C.DispatchKey, _composite_key(func) or _COMPOSITE[0])
         raise Composed(func._op_dk(key, *call.args, **call.kwargs))  # or an operator in it raises
     # Equal.cpp of MPS compares by `eq`
@@ -59,6 +59,8 @@ def refuse(call: Call, takes_indices: bool = False) -> NoReturn:
     else:
         here = tensors[0].device
         argument, other = next((argument, tensor) for argument, tensor in placed if tensor.device != here)
+        if words := _KEYWORDS.get(f"{name}.{argument}"):
+            raise RuntimeError(words.format(argument=argument, other=other.device, here=here))
         method = f"wrapper_{device_kind.title()}_{method_of(func, family)}"
         devices = (
             f"got {argument} is on {other.device}, different from other tensors on "
@@ -88,6 +90,13 @@ def family_of(func: Operator) -> str:
     if family is None:
         return "composite" if _composite_key(func) else "plain"
     return family
+
+
+@functools.cache
+def compares_numbers(func: Operator) -> bool:
+    """Return whether an operator takes no tensor of the CPU beside those of a GPU, not even one without dimensions."""
+    compared = family_of(func) in ("structured", "plain") or name_of(func) in ("embedding", "stack")
+    return compared and func.namespace == "aten"
 
 
 def _composite_key(func: Operator) -> str | None:
@@ -121,4 +130,13 @@ def _of_mask(tensors: list[torch.Tensor]) -> str:
     return words if filled != mask else ""
 
 
+_EQUAL = (
+    "Expected data.get_device() == {argument}_value.get_device() to be true, but got false.  (Could this error message "
+    "be improved?  If so, please report an enhancement request to PyTorch.)"
+)
+_KEYWORDS = {  # which generated code leaves to kernels: BucketizationUtils.h, SegmentReduce.cpp
+    "searchsorted.sorter": "torch.searchsorted(): sorter and boundary tensors should have same device type, but got "
+    "sorter tensor device type {other} and input value tensor device type {here}",
+    "segment_reduce.lengths": _EQUAL, "segment_reduce.offsets": _EQUAL,
+}  # fmt: skip
 _OWN_WORDS = {"convolution": _of_convolution, "masked_fill": _of_mask, "masked_fill_": _of_mask}

@@ -558,9 +558,10 @@ def _common_index(call: Call, plan: Plan, tensors: list[torch.Tensor]) -> int:
                 mixed_devices.refuse(call, plan.row.takes_indices)
     in_place = plan.pointwise and 0 in plan.mutates and not plan.row.overwrites
     for position, tensor in enumerate(tensors):
-        if type(tensor) is SimTensor or not (tensor.dim() > 0 or plan.row.alike or (in_place and position == 0)):
+        if type(tensor) is SimTensor:
             continue
-        if not _stays_on_cpu(plan, tensors, position):
+        compared = tensor.dim() > 0 or (in_place and position == 0) or mixed_devices.compares_numbers(call.func)
+        if compared and not _stays_on_cpu(plan, tensors, position):
             mixed_devices.refuse(call, plan.row.takes_indices)
     if plan.mutates and call.kwargs:
         _refuse_results_on_cpu(call, plan)

@@ -75,6 +75,15 @@ def _refuse_to_be_made(*about: object) -> NoReturn:
     raise NotImplementedError("a tensor on the simulated GPU cannot be put together of others")
 
 
+def refuse_gradient(of_gradient: torch.device, of_tensor: torch.device) -> NoReturn:
+    """Raise as `THPVariable_set_grad` in python_variable.cpp for a gradient on another device than its tensor."""
+    which, gradient, tensor = "with device type", of_gradient.type, of_tensor.type
+    if gradient == tensor:
+        which, gradient, tensor = "located on device with index", str(of_gradient.index), str(of_tensor.index)
+    words = f"attempting to assign a gradient {which} '{gradient}' to a tensor {which} '{tensor}'"
+    raise RuntimeError(f"{words}. Please ensure that the gradient and the tensor are on the same device")
+
+
 class SimTensor(torch.Tensor):
     """A tensor whose values live in `_inner`, a CPU tensor, and whose device is the simulated GPU `_index`.
 
@@ -202,10 +211,7 @@ class SimTensor(torch.Tensor):
 
     def _set_grad(self, new: torch.Tensor | None) -> None:
         if isinstance(new, torch.Tensor) and new.device != self.device:
-            raise RuntimeError(
-                f"attempting to assign a gradient on {new.device} to a tensor on {self.device}. Please ensure that the "
-                "gradient and the tensor are on the same device"
-            )
+            refuse_gradient(new.device, self.device)
         BASE.grad.__set__(self, new)
 
     # what `data` gives shares no version counter, so autograd does not see changes

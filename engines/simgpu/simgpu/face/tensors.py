@@ -15,7 +15,7 @@ from torch.utils import _device
 
 from simgpu.device import dispatcher, state
 from simgpu.device.state import Device
-from simgpu.device.tensor import SimTensor, shown_to_modes
+from simgpu.device.tensor import SimTensor, refuse_gradient, shown_to_modes
 from simgpu.device.torch_functions import device_of_wrapper
 from simgpu.face import batch_norm
 from simgpu.ground import device_kind, fakes
@@ -26,6 +26,7 @@ from simgpu.ground.torch_internals import BASE, TORCH, Args, Kwargs, Operator, c
 _kept: dict[str, torch.library.Library] = {}  # by kind of device; keeps the registrations alive
 MAKE = ("tensor", "as_tensor", "asarray", "range", "sparse_coo_tensor", "sparse_csr_tensor", "sparse_csc_tensor",
          "sparse_bsr_tensor", "sparse_bsc_tensor", "sparse_compressed_tensor")  # fmt: skip
+_OUT = "zeros ones full empty rand randn randint randperm eye arange range linspace logspace normal".split()  # noqa: SIM905
 
 
 def lead(device: Any) -> Any:
@@ -72,9 +73,9 @@ def replace(put: Replacements) -> None:
     """Replace the functions that move tensors and those that ask which device is the default."""
     _device._device_constructors()  # remembers the functions that it is asked about: PyTorch's, not ours
     known = TORCH.jit._builtins._get_builtin_table()  # TorchScript knows operators by the identity of their functions
-    for name in MAKE:
+    for name in (*MAKE, *_OUT):
         plain = getattr(torch, name)
-        put.put(torch, **{name: _leading(plain)})
+        put.put(torch, **{name: (_comparing if name in _OUT else _leading)(plain)})
         if id(plain) in known:
             put.put_item(known, id(getattr(torch, name)), known[id(plain)])
     put.put(torch, kaiser_window=by_way_of_the_cpu(torch.kaiser_window))
@@ -85,10 +86,11 @@ def replace(put: Replacements) -> None:
     asks = property(functools.partial(_is_of_kind, getattr(BASE, asked).__get__, device_kind.kind))
     put.put(torch.Tensor, record_stream=_record_stream, **{asked: asks})
     if device_kind.kind != "mps":  # which has no method of its own
-        put.put(torch.Tensor, **{device_kind.kind: _to_current(getattr(_Base, device_kind.kind))})
+        put.put(torch.Tensor, **{device_kind.kind: _to_current(getattr(BASE, device_kind.kind))})
         put.put(SimTensor, share_memory_=lambda self: self, is_shared=lambda self: True)  # sending is refused
     for kind in (torch.Tensor, SimTensor):
         put.put(kind, data=_across_devices(kind.data))
+    put.put(torch.Tensor, grad=property(BASE.grad.__get__, _set_gradient, BASE.grad.__delete__))
     put.put(_device.DeviceContext, __torch_function__=_in_context)
 
 
@@ -106,6 +108,23 @@ def _leading(function: Callable[..., Any]) -> Callable[..., Any]:
         return call_traced(function, *args, **kwargs) if is_tracing() else function(*args, **kwargs)
 
     return led
+
+
+def _comparing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a factory that takes `device` beside `out`, a simulated GPU in both, which C++ takes for `meta`."""
+
+    @functools.wraps(function)
+    def compared(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("device") is None or kwargs.get("out") is None:
+            return function(*args, **kwargs)
+        if device_kind.is_ours(torch.device(kwargs["device"])):
+            kwargs["device"] = "meta"
+        try:
+            return function(*args, **kwargs)
+        except RuntimeError as error:
+            raise RuntimeError(str(error).replace("meta", device_kind.kind)) from None
+
+    return compared
 
 
 def by_way_of_the_cpu(function: Callable[..., Any], name: str = "device", *places: str) -> Callable[..., Any]:
@@ -158,16 +177,19 @@ def _across_devices(plain: Any) -> property:
     return property(plain.__get__, assign)
 
 
-_Base = torch._C.TensorBase
+def _set_gradient(tensor: torch.Tensor, new: torch.Tensor | None) -> None:
+    if type(new) is SimTensor and device_of_wrapper(tensor).type == "cpu":
+        refuse_gradient(new.device, tensor.device)
+    BASE.grad.__set__(tensor, new)
 
 
-@functools.wraps(_Base.to)
+@functools.wraps(BASE.to)
 def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     if args:
         args = (lead(args[0]), *args[1:])
     if kwargs.get("device") is not None:
         kwargs["device"] = lead(kwargs["device"])
-    return _Base.to(self, *args, **kwargs)
+    return BASE.to(self, *args, **kwargs)
 
 
 def _to_current(plain: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -215,6 +237,7 @@ def _in_context(
     kwargs = dict(kwargs or {})
     if function in _device._device_constructors() and kwargs.get("device") is None:
         kwargs["device"] = lead(self.device)
+        function = _comparing(function) if "out" in kwargs else function
     return function(*args, **kwargs)
 
 

@@ -84,6 +84,8 @@ def title() -> str:
 
 def in_words(message: str) -> str:
     """Return a message of C++, which takes simulated GPUs for `meta:0` …, with the names of their devices and types."""
+    if kind != "mps":  # what the CPU says, and CUDA's Blas.cpp
+        message = message.replace("expected m1 and m2 to have", "expected mat1 and mat2 to have")
     message = re.sub(r"\bmeta(?=:\d| Device)", kind, message)
     message = re.sub(rf"\bMeta({'|'.join(NAMED)})Type\b", current.type_name, message)
     return re.sub(r"\bMeta(\w+)Type\b", rf"{kind.upper()}\1Type", message)

@@ -48,7 +48,6 @@ class Row:
     - `waits`: the host waits for the result, since its size or its value depends on the data; or which calls do;
     - `takes_indices`: it takes CPU tensors beside those of the device: indices;
     - `takes_lengths`: its whole numbers stay on the CPU;
-    - `alike`: it takes no number of the CPU, a tensor without dimensions, beside tensors of the device.
 
     Of the CPU's kernel, which forecasts of memory stand on:
     - `workspace`: what it keeps beside its results: "elements", the loss of each, "states" of a recurrent
@@ -69,7 +68,6 @@ class Row:
     waits: bool | Rule = False
     takes_indices: bool = False
     takes_lengths: bool = False
-    alike: bool = False
     workspace: str = ""
 
 
@@ -280,7 +278,7 @@ ROWS: dict[str, Row] = _table(
         )
     ),
     # indices
-    _row("embedding index_select gather", gathers=True, asserts=True, alike=True),
+    _row("embedding index_select gather", gathers=True, asserts=True),
     _row("index", gathers=True, asserts=True, takes_indices=True, waits=waiting.picks_by_mask),
     _row(
         "index_put index_put_ _index_put_impl_",
@@ -313,7 +311,7 @@ ROWS: dict[str, Row] = _table(
     _row("empty empty_like new_empty new_empty_strided empty_strided resize_ set_", memory_only=True),
     _row("record_grad_output_stream", memory_only=True),  # FSDP's, from PyTorch 2.15 on
     # what the host waits for
-    _row("equal", waits=True, alike=True),
+    _row("equal", waits=True),
     _row("nonzero masked_select allclose _local_scalar_dense is_nonzero _unique2 unique_consecutive", waits=True),
     _row("_linalg_check_errors", waits=True),
     _row(
@@ -377,14 +375,8 @@ ROWS: dict[str, Row] = _table(
         lacks=Lack("histc", HALF), waits=waiting.limits_unsaid,
         alert=Alert("_histc_cuda with floating point input", lambda call: call["self"].is_floating_point()),
     ),
-    _row("igamma igamma_", alike=True, lacks=Lack("igamma_cuda", HALF)),
-    _row("igammac igammac_", alike=True, lacks=Lack("igammac_cuda", HALF)),
-    # what the wrappers of PyTorch's kernels compare (native_functions.yaml has no `device_check: NoCheck` for these)
-    _row(
-        """stack clamp clamp_ clamp_max clamp_max_ clamp_min clamp_min_ gcd lcm logaddexp logaddexp2 nextafter
-        nextafter_""",
-        alike=True,
-    ),
+    _row("igamma igamma_", lacks=Lack("igamma_cuda", HALF)),
+    _row("igammac igammac_", lacks=Lack("igammac_cuda", HALF)),
     # for the CPU alone
     _row(
         """_add_relu _add_relu_ _convert_weight_to_int4pack_for_cpu _dyn_quant_matmul_4bit _dyn_quant_pack_4bit_weight
