@@ -7,15 +7,18 @@ can be seen of every tensor; `compare` says how two outcomes differ.
 
 import random
 import re
+import tomllib
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
 __all__ = ["KINDS", "Step", "compare", "drawn", "outcome", "text"]
 
 KINDS = ("same", "needless error", "other words", "silent difference")
+_STEPS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 _SHAPES = ((4, 2), (2, 3), (3, 3), (1, 4), (2, 1, 3), (2, 2, 2), (1, 3, 1), (6,), (2, 3, 2))
 
 
@@ -57,49 +60,21 @@ def _dim(number: int, tensor: torch.Tensor, more: int = 0) -> int:
     return number % max(tensor.dim() + more, 1)
 
 
+def _chosen(draw: random.Random, kind: str, **names: int) -> tuple[str, Callable[..., torch.Tensor]]:
+    """Return one of the steps of a kind in view_programs.toml: its name, and what it does with `t`, `o` and `w`."""
+    name, code = draw.choice(_STEPS[kind])
+    return name.format(**names), eval(f"lambda t, o=None, w=None: {code}", {"_dim": _dim, **names})
+
+
 def _view(draw: random.Random, of: int, other: int, count: int) -> tuple[Step, bool]:
     a, b = draw.randrange(6), draw.randrange(6)
-    name, make = draw.choice(
-        (
-            (f"select({a}, {b})", lambda t: t.select(_dim(a, t), b % t.size(_dim(a, t)))),
-            (f"narrow({a}, {b})", lambda t: t.narrow(_dim(a, t), 0, 1 + b % t.size(_dim(a, t)))),
-            (f"slice({a})", lambda t: t[a % max(len(t), 1) :]),
-            (f"slice(::2, {a})", lambda t: t[..., ::2] if a % 2 else t[::2]),
-            (f"transpose({a}, {b})", lambda t: t.transpose(_dim(a, t), _dim(b, t))),
-            (f"unsqueeze({a})", lambda t: t.unsqueeze(_dim(a, t, 1))),
-            ("squeeze()", lambda t: t.squeeze()),
-            ("view(-1)", lambda t: t.view(-1)),
-            ("view(2, -1)", lambda t: t.view(2, -1)),
-            ("reshape as a view", lambda t: t.view(*t.shape[::-1])),
-            ("expand", lambda t: t.expand(2, *t.shape)),
-            ("diagonal()", lambda t: t.diagonal()),
-            (f"unfold({a})", lambda t: t.unfold(_dim(a, t), 1, 1)),
-            (f"split(1, {a})", lambda t: t.split(1, _dim(a, t))[-1]),
-            (f"unbind({a})", lambda t: t.unbind(_dim(a, t))[0]),
-            ("view_as(t)", lambda t: t.view_as(t)),
-            ("flatten()", lambda t: t.flatten()),
-            ("as_strided", lambda t: t.as_strided(t.shape[::-1], t.stride()[::-1])),
-            ("detach()", lambda t: t.detach()),
-        )
-    )
+    name, make = _chosen(draw, "views", a=a, b=b)
     return Step(f"t{count} = t{of}.{name}", lambda tensors, leaves: make(tensors[of])), True
 
 
 def _shape_in_place(draw: random.Random, of: int, other: int, count: int) -> tuple[Step, bool]:
     a, b = draw.randrange(6), draw.randrange(6)
-    name, change = draw.choice(
-        (
-            (f"unsqueeze_({a})", lambda t: t.unsqueeze_(_dim(a, t, 1))),
-            (f"unsqueeze_({a})", lambda t: t.unsqueeze_(_dim(a, t, 1))),
-            ("squeeze_()", lambda t: t.squeeze_()),
-            (f"squeeze_({a})", lambda t: t.squeeze_(_dim(a, t))),
-            (f"transpose_({a}, {b})", lambda t: t.transpose_(_dim(a, t), _dim(b, t))),
-            ("t_()", lambda t: t.t_()),
-            (f"swapaxes_({a}, {b})", lambda t: t.swapaxes_(_dim(a, t), _dim(b, t))),
-            (f"swapdims_({a}, {b})", lambda t: t.swapdims_(_dim(a, t), _dim(b, t))),
-            ("as_strided_", lambda t: t.as_strided_(t.shape[::-1], t.stride()[::-1])),
-        )
-    )
+    name, change = _chosen(draw, "shapes", a=a, b=b)
 
     # without autograd a tensor that is no view keeps a grad_fn of another shape, on the CPU too
     graph = of == 0 or draw.random() < 0.8
@@ -112,23 +87,7 @@ def _shape_in_place(draw: random.Random, of: int, other: int, count: int) -> tup
 
 
 def _arithmetic(draw: random.Random, of: int, other: int, count: int) -> tuple[Step, bool]:
-    name, change = draw.choice(
-        (
-            ("mul_(3)", lambda t, o, w: t.mul_(3)),
-            ("mul_(2)", lambda t, o, w: t.mul_(2)),
-            ("div_(2)", lambda t, o, w: t.div_(2)),
-            ("add_(w)", lambda t, o, w: t.add_(w)),
-            ("sub_(w)", lambda t, o, w: t.sub_(w)),
-            (f"add_(t{other})", lambda t, o, w: t.add_(o)),
-            (f"add_(t{other} * 2)", lambda t, o, w: t.add_(o * 2)),
-            ("mul_(w)", lambda t, o, w: t.mul_(w)),  # needs t later: then often an error of the backward pass
-            (f"copy_(t{other} * 2)", lambda t, o, w: t.copy_(o * 2)),
-            ("copy_(w)", lambda t, o, w: t.copy_(w)),
-            ("zero_()", lambda t, o, w: t.zero_()),
-            ("neg_()", lambda t, o, w: t.neg_()),
-            ("relu_()", lambda t, o, w: t.relu_()),  # needs its result
-        )
-    )
+    name, change = _chosen(draw, "arithmetic", other=other)
     graph = draw.random() < 0.85
 
     def do(tensors: list[torch.Tensor], leaves: list[torch.Tensor]) -> None:
