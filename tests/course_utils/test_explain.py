@@ -13,13 +13,11 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
-from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from traitlets.config import Config
 
@@ -170,7 +168,7 @@ def attend(**masks):
     nn.MultiheadAttention(4, 2, batch_first=True)(x, x, x, **masks)
 
 
-EVERYWHERE = tomllib.loads(Path(__file__).with_name("everywhere.toml").read_text(encoding="utf-8"))
+EVERYWHERE, DEVICE = tomllib.loads(Path(__file__).with_name("everywhere.toml").read_text(encoding="utf-8")).values()
 
 MISTAKES = tomllib.loads(Path(__file__).with_name("mistakes.toml").read_text(encoding="utf-8"))
 
@@ -319,17 +317,10 @@ def test_what_pickle_refuses_is_explained(thing):
     assert c.explanation.name == "cannot pickle"
 
 
-@pytest.mark.parametrize(("program", "name"), [
-    (lambda d: nn.Conv2d(1, 1, 3, device=d)(torch.ones(1, 1, 8, 8, device=d).half()), "dtypes differ"),
-    (lambda d: nn.Linear(2, 2, device=d)(torch.ones(1, 2, device=d).double()), "dtypes differ"),
-    (lambda d: F.binary_cross_entropy_with_logits(torch.ones(2, device=d), torch.tensor([0, 1], device=d)),
-     "dtype of a result"),
-    (lambda d: F.binary_cross_entropy(torch.rand(2, device=d), torch.tensor([0, 1], device=d)), "target dtype"),
-    (lambda d: F.embedding(torch.ones(1, device=d), torch.ones(4, 3, device=d)), "target dtype"),
-])  # fmt: skip
+@pytest.mark.parametrize(("program", "name"), DEVICE["dtypes"])
 def test_a_wrong_dtype_is_not_taken_for_two_devices(device, program, name):
     with caught() as c:
-        program(device)
+        eval(program, globals(), {"d": device})
     assert c.explanation.name == name
 
 
@@ -338,21 +329,10 @@ def test_the_kinds_that_are_tested_are_all_kinds():
     assert tested == set(module.names()) and len(module.names()) == len(set(module.names()))
 
 
-@pytest.mark.parametrize(("program", "name", "phrase"), [
-    (lambda d: torch.ones(2, device=d) + torch.ones(2), "two devices", "sim:0 and cpu"),
-    (lambda d: torch.ones(2, 2, device=d) @ torch.ones(2, 2), "two devices", "cpu and sim:0"),
-    (lambda d: torch.nn.Linear(2, 2)(torch.ones(1, 2, device=d)), "two devices", "sim:0 and cpu"),
-    (lambda d: torch.ones(2, device=d) + torch.ones(2, device="sim:1"), "two devices", "sim:0 and sim:1"),
-    (lambda d: torch.ones(2, device="sim:7"), "no such device", "no device with this index"),
-    (lambda d: torch.ones(2).to("sim:7"), "no such device", "no device with this index"),
-    (lambda d: torch.ones(2, device=d).numpy(), "numpy of a device tensor", "a tensor on sim:0 cannot"),
-    (lambda d: np.asarray(torch.ones(2, device=d)), "numpy of a device tensor", "a tensor on sim:0 cannot"),
-    (lambda d: torch.ones(2, device=d, out=torch.empty(2, device=d)), "simulated device beside out", "beside out="),
-    (lambda d: torch.empty(2**40, device=d), "out of memory", "no room for 4096.00 GiB more"),
-])  # fmt: skip
+@pytest.mark.parametrize(("program", "name", "phrase"), DEVICE["alone"])
 def test_errors_that_only_a_device_has_are_explained(sim, program, name, phrase):
     with caught() as c:
-        program(sim)
+        eval(program, globals(), {"d": sim})
     assert c.explanation.name == name
     assert phrase in c.explanation.what
 
