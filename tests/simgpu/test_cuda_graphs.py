@@ -347,6 +347,23 @@ def test_recurrent_layers_and_inference_are_captured_also_by_the_graph_of_any_ac
     torch.testing.assert_close(kept[0], y.sum())
 
 
+def test_a_replay_asks_a_condition_and_its_result_arrives_on_the_host(tmp_path):
+    nodes = pytest.importorskip("torch._higher_order_ops.cudagraph_conditional_nodes")
+    x, condition, graph = torch.ones(8, device="cuda"), torch.tensor(True, device="cuda"), torch.cuda.CUDAGraph(True)
+    host, file = torch.empty(8).pin_memory(), tmp_path / "graph.dot"
+    with torch.cuda.graph(graph):
+        host.copy_(nodes.if_else_node(condition, lambda x: x + 1, lambda x: x - 1, [x]), non_blocking=True)
+    for is_true in (True, False):
+        condition.fill_(is_true)
+        graph.replay()
+        torch.cuda.synchronize()
+        assert host.tolist() == [2.0 * is_true] * 8
+    graph.debug_dump(str(file))
+    assert ": add, " in file.read_text()
+    with pytest.raises(torch.AcceleratorError, match="is capturing"), torch.cuda.graph(torch.cuda.CUDAGraph()):
+        torch.ops.higher_order.cond(condition, torch.neg, torch.neg, [x])
+
+
 def test_generators_share_a_state_that_a_graph_draws_from():
     own, graph, eager = torch.cuda.default_generators[0], torch.cuda.CUDAGraph(), torch.Generator("cuda").manual_seed(3)
     first, second = own.graphsafe_get_state(), own.clone_state().manual_seed(3)

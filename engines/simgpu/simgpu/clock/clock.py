@@ -322,7 +322,7 @@ class Clock(Meter):
     def arrive_later(self, when_ns: int, target: torch.Tensor, values: torch.Tensor) -> None:
         """Write `values` to the host tensor `target` when the clock reaches `when_ns`, not before, as CUDA does."""
         with self.lock:
-            if self.failure is None:
+            if self.failure is None and self.capture is None:  # what is captured does not run
                 self._pending = [*self._pending, (when_ns, target, values)]
 
     def settle(self, now_ns: float) -> None:

@@ -11,6 +11,7 @@ import itertools
 import sys
 import warnings
 import weakref
+from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import torch
@@ -36,6 +37,7 @@ _OWNS = "This CUDAGraph instance already owns a captured graph. To capture a new
 _NOT_CAPTURED = " without a preceding successful capture."
 _RAW = "You cannot access the raw cudaGraph_t instance unless CUDAGraph was initialized with keep_graph=true"
 _NO_GRAPH = "a simulated GPU has no graph of CUDA's runtime; simgpu.timeline() shows its kernels"
+_NO_DEBUG = "CUDA Graphs debug not enabled, set with [graph].enable_debug_mode()"  # CUDAGraph::debug_dump
 _MODES = "Unknown capture error mode. Expected `global`, `thread_local`, or `relaxed`, got "  # Graph.cpp
 _EMPTY = (  # CUDAGraph::capture_end
     "The CUDA Graph is empty. This usually means that the graph was attempted to be captured on wrong device or stream."
@@ -48,10 +50,12 @@ _FREED = (
     "Keep the captured tensors, and write new values into them: x.copy_(new)."
 )
 _SETTLED_AT_ONCE = 32  # storages of a capture between two looks at which of them the program has freed
+_MOST_OBJECTS = 30_000_000
 _OF_GRAPH = -1  # in place of a stream: memory of a graph's pool, which stays there after the program has freed it
 _numbers = itertools.count(1)
 # results (None: not new), and the call whose end left random numbers as they are before this one (None: it draws none)
-_Call: TypeAlias = tuple[Operator, Args, Kwargs, list[torch.Tensor | None], int | None]
+# and without an operator the beginning of what depends on a tensor, or its end
+_Call: TypeAlias = tuple[Any, Args, Kwargs, list[torch.Tensor | None], int | None]
 
 
 class _Recorder(composite.Mode):
@@ -143,6 +147,8 @@ def _values(value: Any) -> Any:
 class Graph:
     """Work of one simulated GPU between `capture_begin` and `capture_end`, as `torch.cuda.CUDAGraph`."""
 
+    _captures: "Graph | None" = None
+
     def __init__(self, keep_graph: bool = False) -> None:
         self._recorder: _Recorder | None = None
         self._calls: list[_Call] = []
@@ -150,7 +156,7 @@ class Graph:
         self._generators: dict[int, Any] = {}
         self._held = Held()
         self._outside: set[int] = set()  # storages from before the capture
-        self._is_checked, self._keeps = False, keep_graph
+        self._is_checked, self._is_debugged, self._keeps = False, False, keep_graph
         self._pool: tuple[int, int] = (next(_numbers), 0)
 
     def capture_begin(
@@ -188,7 +194,7 @@ class Graph:
             clock.capture.pool = self._pool
         self._is_checked = check_input_liveness
         self._races, state.world.clock.races = state.world.clock.races, None  # what is captured does not run
-        self._recorder = _Recorder(self._held)
+        self._recorder, Graph._captures = _Recorder(self._held), self
         self._recorder.__enter__()
 
     def capture_end(self) -> None:
@@ -205,7 +211,7 @@ class Graph:
         torch.set_rng_state(self._random)
         for generator, before in self._states:
             generator.set_state(before)
-        state.world.clock.capture = None
+        state.world.clock.capture = Graph._captures = None
         self._work, self._calls, self._outside = capture.work, self._recorder.calls, self._recorder.outside
         self._external = capture.external
         self._recorder = None
@@ -249,7 +255,14 @@ class Graph:
         with torch.inference_mode(), torch.autocast("cpu", enabled=False):
             wanted = {call[-1] for call in self._calls}  # a checkpoint goes back to the numbers of an earlier call
             states = {-1: torch.get_rng_state()}
+            left_out = 0  # conditional nodes, one in another, the outermost of which is false
             for number, (function, args, kwargs, outputs, drawn) in enumerate(self._calls):
+                if number in wanted:
+                    states[number] = torch.get_rng_state()
+                if function is None:
+                    left_out += -(left_out > 0) if not args else left_out > 0 or not args[0]
+                if function is None or left_out:
+                    continue
                 if drawn is not None:
                     torch.set_rng_state(states[drawn])
                 result = function(*args, **kwargs)
@@ -266,11 +279,35 @@ class Graph:
             event._ns = ends[place]
 
     def enable_debug_mode(self) -> None:
-        """Do nothing: the captured work is known anyway."""
+        """Have `debug_dump` write a file."""
+        self._is_debugged = True
 
-    def debug_dump(self, debug_path: str = "") -> None:
-        """Write nothing, and say so: a simulated graph is none of CUDA's runtime."""
-        warnings.warn(_NO_GRAPH, stacklevel=2)
+    def debug_dump(self, debug_path: str) -> None:
+        """Write the captured kernels and copies as a DOT file, in the order of their capture, with their lengths in µs.
+
+        CUDA's file has the dependencies between streams and the kernels' parameters besides.
+        """
+        if not (self._is_debugged or self._keeps):
+            warnings.warn(_NO_DEBUG, stacklevel=2)
+        elif self._work is not None:
+            names = [f'"{n}: {one.name}, {one.length_ns / 1e3:.1f} us"' for n, one in enumerate(self._work)]
+            Path(debug_path).write_text("digraph capture {\n" + " ->\n".join(names) + "\n}\n", encoding="utf-8")
+
+    @staticmethod
+    def get_currently_capturing_graph() -> "Graph":
+        """Return the graph that captures. Raises AssertionError where none does."""
+        assert Graph._captures is not None, "no graph is being captured"
+        return Graph._captures
+
+    def begin_capture_to_if_node(self, scalar_cuda_pred_tensor: torch.Tensor) -> None:
+        """Capture what a replay does only where the tensor is true then; the time of a replay counts it always."""
+        assert self._recorder is not None
+        self._recorder.calls.append((None, (self._recorder._own(scalar_cuda_pred_tensor),), {}, [], None))
+
+    def end_capture_to_conditional_node(self) -> None:
+        """End what `begin_capture_to_if_node` began."""
+        assert self._recorder is not None
+        self._recorder.calls.append((None, (), {}, [], None))
 
     def raw_cuda_graph_exec(self) -> NoReturn:
         """Refuse: a simulated graph is none of CUDA's runtime."""
@@ -331,6 +368,8 @@ def is_capturing() -> bool:
 
 def _mark_nodes_of_default_stream() -> None:
     """Mark the nodes of autograd that work done on the default stream keeps alive: a capture may not run them."""
+    if sys.getallocatedblocks() > _MOST_OBJECTS:  # to be looked at in a few seconds
+        return
     live, kinds = state.world.memory.live, {SimTensor}
     while more := {kind for known in kinds for kind in known.__subclasses__()} - kinds:
         kinds |= more
@@ -357,6 +396,8 @@ def replace(put: Replacements) -> None:
     if device_kind.kind == "xpu":
         put.put(torch.xpu.graphs, _xpu_isCurrentStreamCapturing=is_capturing)
         return
+    table = TORCH.ops.higher_order.cond.python_key_table  # outside of a conditional node the host asks, and may not
+    put.put_item(table, _Recorder, lambda mode, condition, *rest: bool(condition))
     put.put(torch.cuda.graphs, _cuda_isCurrentStreamCapturing=is_capturing)
     put.put(torch._C, _cuda_isCurrentStreamCapturing=is_capturing)
     if not hasattr(torch._C, "_host_emptyCache"):
