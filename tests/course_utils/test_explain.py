@@ -13,11 +13,13 @@ import warnings
 from pathlib import Path
 from unittest import mock
 
+import numpy as np  # noqa: F401 (mistakes.toml)
 import pytest
 import torch
 import torch.distributed as dist
 from IPython.core.interactiveshell import InteractiveShell
 from torch import nn
+from torch.nn import functional as F  # noqa: F401 (mistakes.toml)
 from torch.utils.data import DataLoader, Dataset
 from traitlets.config import Config
 
