@@ -271,8 +271,6 @@ def test_garbage_of_others_that_goes_meanwhile_hides_no_growth(tmp_path):
 
 
 def test_float64_that_is_the_default_is_chosen(tmp_path):
-    text = edited("loop", *BAD["double-precision"][0][:-1])
-    assert "double-precision" in [one.code for one in reported(text, tmp_path, "train").suspects]
     try:
         torch.set_default_dtype(torch.float64)
         assert reported(edited("loop"), tmp_path, "chosen").suspects == []
@@ -362,15 +360,6 @@ def test_the_first_batch_of_a_run_says_nothing_of_its_loading(tmp_path, monkeypa
     assert first.seconds == pytest.approx(0.05, rel=0.01)
 
 
-def test_of_a_pinned_copy_is_not_said_to_pin_it(tmp_path):
-    text = INFERENCE.replace("DataLoader(rows, batch_size=64, pin_memory=True)", "rows.pin_memory().split(128)")
-    text = text.replace("nn.Linear(256, ", "nn.Linear(4096, ").replace("BATCHES, 256)", "BATCHES, 4096)")
-    assert reported(text, tmp_path, "inference", BATCHES=4).suspects == [], "twice in a run without steps is no habit"
-    remarks = reported(text, tmp_path, "inference", BATCHES=16).suspects
-    assert [one.code for one in remarks] == ["copies-keep-waiting"]
-    assert "Send fewer bytes" in remarks[0].text and "non_blocking" not in remarks[0].text
-
-
 AGENT = read_programs("habits")["agent"]
 
 
@@ -379,12 +368,6 @@ def test_a_loss_that_is_read_once_an_episode_costs_next_to_nothing(tmp_path):
     plain = reported(AGENT, tmp_path, "agent", REWARD=1.0)
     reads = reported(AGENT + "    KEPT.append(loss.item())\n", tmp_path, "agent", REWARD=1.0)
     assert reads.suspects == [] and reads.step_time < 1.01 * plain.step_time
-
-
-def test_a_value_that_decides_nothing_need_not_be_read(tmp_path):
-    text = AGENT.replace("        state = [", "        print(logits.sum().item())\n        state = [")
-    text = text.replace("torch.tensor(state, device=", "torch.ones(3, device=")
-    assert "host-waits" in [one.code for one in reported(text, tmp_path, "agent", REWARD=1.0).suspects]
 
 
 GENERATOR = read_programs("habits")["generator"]
