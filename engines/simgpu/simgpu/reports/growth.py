@@ -60,7 +60,7 @@ class GrowthWatch:
         self.found: list[Growth] = []
         self._holdings = holdings
         self._numbers: list[int] = []  # of the first node of autograd after each step
-        self._ends: list[int] = []  # bytes alive at the last ends of steps
+        self._ends: list[int] = []  # bytes alive at the last ends of steps, or calls
         self._next = self._next_call = _LOOKED_AFTER
         self._sites: list[tuple[str, ...]] = []  # the lines that ran at each call of a model
         self._queued: set[str] = set()  # lines whose values a short queue keeps
@@ -89,7 +89,8 @@ class GrowthWatch:
             self._sites.append(tuple(site))
         calls = self._holdings.calls = self._holdings.calls + 1
         if not self._holdings.step and calls >= self._next_call:
-            self._next_call, self.turns = 2 * calls, calls
+            self._ends = [*self._ends[-1:], self._holdings.made_bytes()]
+            self._next_call, self.turns = 2 * calls, calls * (self._ends[0] >= self._ends[-1])  # a cache is no list
             self.found = self._look_at_turns()
 
     def end(self) -> None:
@@ -187,14 +188,16 @@ class GrowthWatch:
             mine = [pair for pair in inner.values() if _holder(pair[0]) is not None]
             kept, lines = mine or kept, Counter(held.line for _, held in mine) or lines
         lines = Counter({line: n for line, n in lines.items() if not self._lets_go(line, sorted(turns[line]), True)})
-        if not kept and lines:
+        plain = not kept and bool(lines)  # values that keep nothing of others
+        if plain:
             kept = _kept(self._holdings, until=self._holdings.step, graphs=False)
         last = {held.line: tensor for tensor, held in kept}
         self._queued |= {line for line, tensor in last.items() if _in_a_short_queue(tensor)}
         self.turns *= not self._queued
         most = [line for line, _ in lines.most_common(3) if line not in self._queued]
         if len(most) == 1 or 10 * sum(own[line] for line in most) < 9 * bytes_per_step:  # others made what these keep
-            own = dict.fromkeys(most, bytes_per_step)
+            self.turns *= not plain or 2 * sum(own[line] for line in most) >= bytes_per_step  # as where batches grow
+            own = {line: own[line] if plain and line in last else bytes_per_step for line in most}
         found = [_growth(line, own[line], last.get(line)) for line in sorted(most, key=own.__getitem__, reverse=True)]
         return list({one.parts: one for one in found}.values())
 
