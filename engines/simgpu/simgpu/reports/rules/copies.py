@@ -41,16 +41,17 @@ class MovedInEachStep(Rule, about="time", often="each step"):
     cure = "move it once, before the loop"
 
     def begin(self) -> None:
-        self._sent = WeakIdKeyDictionary()  # versions and steps of tensors when they were copied to a GPU
+        self._sent = WeakIdKeyDictionary()  # of tensors that were copied to a GPU: version, first and last step
 
     def on_copied(self, event: events.Copied) -> None:
         source = event.source
         if self.program.running or not source.dim():
             return
-        now = version(source)
-        if self._sent.get(source) == (now, self.program.step - 1):
+        now, step = version(source), self.program.step
+        before, first, last = self._sent.get(source, (now, step, step))
+        if before == now and first < last == step - 1:  # the state after an action is that before the next: two steps
             self.note()
-        self._sent[source] = now, self.program.step
+        self._sent[source] = now, first, step
 
 
 class SavedInEachStep(Rule, about="time", often="each step"):
