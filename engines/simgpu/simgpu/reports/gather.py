@@ -9,7 +9,7 @@ from statistics import median
 from typing import TypeGuard
 
 from simgpu.clock import host_time
-from simgpu.clock.events import FIRST_BATCH, LOADING, Event, Message, Step, Work
+from simgpu.clock.events import FIRST_BATCH, LOADING, Copy, Event, Message, Step, Work
 from simgpu.clock.events import Kernel as Queued
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.journal import Record
@@ -95,10 +95,17 @@ def gather(session: Recording) -> Report:
         evidence=_evidence(session, timeline), kind=session.kind, has_compiled=session.has_compiled,
         simulated=session.simulated_s, real=session.real_s,
         basis=basis, must_read=_must_read(session),
-        asking={Line.of(line).parts: "unpinned" for line in log.unpinned if KINDS[session.kind].has_pinned_memory}
+        asking={Line.of(line).parts: "pinned" for line, pinned in _pinned(events).items() if pinned}
+        | {Line.of(line).parts: "unpinned" for line in log.unpinned if KINDS[session.kind].has_pinned_memory}
         | {Line.of(line).parts: why for line, why in session.reads.asking.items()},
         epochs={Line.of(line).parts: batches for line, batches in session.epochs.items()},
     )  # fmt: skip
+
+
+def _pinned(events: list[Event]) -> dict[str, bool]:
+    """Return of each line that copies to a GPU whether all that it copies is pinned."""
+    copies = [event for event in events if isinstance(event, Copy) and event.direction == "H2D"]
+    return {one.line: one.pinned for one in sorted(copies, key=lambda one: not one.pinned)}
 
 
 def _trainings(session: Recording, machine: Machine, step_s: float) -> list[Row]:

@@ -22,6 +22,10 @@ class CopiesKeepWaiting(WaitRule):
                 "`DataParallel` copies the whole model to each GPU in each step, `DistributedDataParallel` does not. "
                 "Otherwise send fewer bytes, or let the GPU compute something else meanwhile."
             )
+        if "the GPU waits for a copy to the host" in cause:
+            return "It goes to pinned memory, as it should. Copy less, or on another stream while the GPU computes."
+        if asking == "backward" and "the GPU waits for a copy" in cause:
+            return "The backward pass needs what the forward pass has sent to the host. Send less, or fetch it ahead."
         if "the GPU waits for a copy" in cause:
             return (
                 "It comes from pinned memory, as it should. Send fewer bytes, such as uint8 for pictures, or send the "
@@ -32,6 +36,8 @@ class CopiesKeepWaiting(WaitRule):
                 "This indexes a tensor on the GPU with one on the CPU, so PyTorch copies the indices first. Make them "
                 "on the GPU, as by `torch.randperm(n, device=x.device)`, or move them there once, before the loop."
             )
+        if asking == "pinned" and "the host waits for a copy to the GPU" in cause:
+            return "The memory is pinned already: write `non_blocking=True`, and the host goes on meanwhile."
         if asking in ("unpinned", "backward"):
             return _ADVICE["backward"] * (asking == "backward" and "to the GPU" in cause)
         pinned = ", from pinned memory, with `non_blocking=True`" * (asking != "never pinned")
@@ -70,8 +76,8 @@ _ADVICE = {  # by what PyTorch itself needs, or the program ("wait")
     "look for an option of it that reads less often.",
     "size": "No value is read in this line, but an operation needs one on the host, such as how many elements a mask "
     "of booleans picks. `torch.where` needs none.",
-    "backward": "The forward pass has copied values between the host and the GPU, so the backward pass copies their "
-    "gradients. Keep on the GPU what leads to the loss.",
+    "backward": "The forward pass has copied values between the host and the GPU, so the backward pass copies as well. "
+    "Keep on the GPU what leads to the loss.",
     "check": "PyTorch reads the arguments of this distribution to check them. Once the program is right, write "
     "`validate_args=False`, or call `torch.distributions.Distribution.set_default_validate_args(False)`.",
 }
@@ -86,7 +92,7 @@ class HostWaits(WaitRule):
     def advice(cause: str, asking: str) -> str:
         is_other = cause == LOADING or "the GPU waits for" in cause or "to the GPU" in cause
         kind, _, package = asking.partition(" ")
-        return "" if is_other else _ADVICE.get(kind, "").format(package=package)
+        return "" if is_other else _ADVICE.get("wait" if kind == "pinned" else kind, "").format(package=package)
 
 
 class MessagesKeepWaiting(WaitRule):
