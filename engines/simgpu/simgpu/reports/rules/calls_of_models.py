@@ -104,9 +104,9 @@ class ForwardRepeated(Rule, about="time", often="twice"):
     cure = "call it once"
 
     def on_judged(self, event: events.Judged) -> None:
-        """Note a call that repeats one before without chance, if backward passes use both."""
-        call = event.call
-        if call.before is not None and call.used and call.before.used and not call.random:
+        """Note a call that repeats one before without chance, if backward passes use both, and for the same."""
+        call, before = event.call, event.call.before
+        if before is not None and call.used and before.used and call.fed == before.fed and not call.random:
             self.note(call.line)
 
 
