@@ -25,6 +25,7 @@ _INSTEAD = {  # what to do, by patterns of an error's kind, its text and the lin
     "does not require grad and does not have a grad_fn": "What the loss was made of has no gradients: look for "
     "`.item()`, `.detach()`, `argmax` or `no_grad()` between the model and the loss.",
     "Weights only load failed": "Write `weights_only=False` into `torch.load` if you trust the file.",
+    r"type\(\w+\) (==|is) (torch\.)?Tensor": "Simulated tensors are of a subclass: ask `isinstance(x, torch.Tensor)`.",
     "FileNotFoundError": "Names of files count from the folder in which the program starts.",
 } | dict.fromkeys(
     ("Name or service not known", "name resolution", "URLError"),
@@ -157,7 +158,7 @@ def nothing_sentence(report: Values) -> str:
 
 def _why_not(row: Row, report: Values) -> str:
     """Return why a line that keeps the GPU waiting longest gets no remark."""
-    if row.parts in report.must_read and row.cause != LOADING:
+    if row.parts in report.must_read and row.cause != LOADING and ("to the host" in row.cause or report.steps < 2):
         return ", where the program needs the value" if "to the host" in row.cause else ", which comes once"
     share = row.seconds / report.step_time
     said = f", {share:.0%} of it" + ", in few steps" * (row.count < 0.5)
