@@ -140,15 +140,14 @@ def nothing_sentence(report: Values) -> str:
     """Say that no line stands out, and where to look instead; nothing of a program that failed."""
     if report.failure is not None or not report.used:
         return ""
-    sought = report.growth_turns
-    looked = sought >= ENOUGH_TURNS and not report.growth
-    grows = f", and no memory was seen to grow in {sought} turns" if looked else ""
+    looked = report.growth_turns >= ENOUGH_TURNS and not report.growth
+    grows = f", and no memory was seen to grow in {report.growth_turns} turns" * looked
     if not report.kernels:
         return "The GPU has computed nothing."
     longest = next((row for row in report.waits if row.seconds >= 0.01 * report.step_time), None)
     if longest is not None:
-        length = f"{seconds_text(longest.seconds)} {'a step' if report.steps else 'in all'}"
-        wait = f"{longest.where}: {longest.cause}, {length}{_why_not(longest, report)}"
+        wait = f"{longest.where}: {longest.cause}, {seconds_text(longest.seconds)} "
+        wait += f"{'a step' if report.steps else 'in all'}{_why_not(longest, report)}"
         return " ".join([f"No line is worth a change{grows}. The GPU waits longest at {wait}.", *own_sentence(report)])
     launches = report.launching >= 0.05
     where = "It waits for launches: see the time of a step." if launches else "Its kernels say where the time goes."
@@ -162,6 +161,8 @@ def _why_not(row: Row, report: Values) -> str:
         return ", where the program needs the value" if "to the host" in row.cause else ", which comes once"
     share = row.seconds / report.step_time
     said = f", {share:.0%} of it" + ", in few steps" * (row.count < 0.5)
+    if "a copy to the GPU" in row.cause and share >= 0.1:
+        return f"{said}; each copy takes {seconds_text(row.seconds / max(row.count, 1))}, quick for one"
     if row.cause == LOADING and share >= 0.1 and row.parts in report.epochs:
         epoch_s = row.seconds / max(row.count, 1e-9) * report.epochs[row.parts]
         return f"{said}, but only {seconds_text(epoch_s)} an epoch, for which more workers bring little"

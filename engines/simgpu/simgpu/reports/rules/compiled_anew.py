@@ -16,7 +16,7 @@ _LIMIT = "recompile limit exceeded"
 _DYNAMIC = "Compile it for all sizes (`dynamic=True`), or pad to a few."
 
 
-class CompiledAnew(Rule, about="time"):
+class CompiledAnew(Rule, about="time", explains=("small-batch",)):
     text = "PyTorch has compiled this {compiled} times here, the last time since {guard}.{limit} {cure}"
     graphs = (
         'With `mode="reduce-overhead"` PyTorch records a CUDA graph anew for each new size of the inputs, {recorded} '
