@@ -34,29 +34,9 @@ from tools import address, exercises
 from tools.address import SETUP, STATED
 
 __all__ = [
-    "CHECK",
-    "FOLDED",
-    "LAST",
-    "MACHINE",
-    "SETUP",
-    "STATED",
-    "STOP",
-    "TAGS",
-    "canonical",
-    "difference",
-    "execute",
-    "kernel_environment",
-    "lessons",
-    "links",
-    "new",
-    "not_reference",
-    "number",
-    "read",
-    "run",
-    "title",
-    "twice",
-    "with_files",
-    "with_minutes",
+    "CHECK", "FOLDED", "LAST", "MACHINE", "SETUP", "STATED", "STOP", "TAGS", "canonical", "difference", "execute",
+    "kernel_environment", "lessons", "links", "new", "not_reference", "number", "read", "run", "title", "twice",
+    "with_files", "with_minutes",
 ]  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]

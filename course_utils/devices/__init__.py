@@ -21,20 +21,6 @@ from course_utils.devices.report import Report, service
 from course_utils.devices.site import Finding, site
 
 __all__ = [
-    "MINIMUM_DRIVER",
-    "Finding",
-    "Report",
-    "check_devices",
-    "chosen",
-    "describe",
-    "diagnose",
-    "on_simulated",
-    "pick",
-    "resolve",
-    "service",
-    "sheets",
-    "simulated",
-    "site",
-    "synchronize",
-    "table",
+    "MINIMUM_DRIVER", "Finding", "Report", "check_devices", "chosen", "describe", "diagnose", "on_simulated", "pick",
+    "resolve", "service", "sheets", "simulated", "site", "synchronize", "table",
 ]  # fmt: skip

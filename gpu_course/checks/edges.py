@@ -16,9 +16,11 @@ import functools
 import itertools
 import math
 import numbers
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,71 +31,7 @@ import simgpu
 
 # ---- the catalogue ---------------------------------------------------------------------------------------------------
 
-CATALOGUE: dict[str, dict[str, str]] = {
-    "shapes": {
-        "scalar": "a tensor of shape ()",
-        "empty": "a tensor without elements, of 0 rows say",
-        "single": "a tensor of one element, one row or one column",
-        "odd": "a size that no power of two divides, such as 33",
-        "permuted": "strides in another order, as after a transposition",
-        "sliced": "elements or rows that lie apart in memory, as in every second one, or in padded rows",
-    },
-    "values": {
-        "huge": "a number above 10,000 in size",
-        "tiny": "a number other than 0 below 0.0001 in size",
-        "not_finite": "inf or nan",
-        "zero": "an element that is 0",
-        "negative": "an element below 0",
-        "tied": "two equal elements",
-    },
-    "formats": {
-        "half": "torch.float16",
-        "bfloat16": "torch.bfloat16",
-        "double": "torch.float64",
-        "whole": "whole numbers, of any width",
-        "bool": "torch.bool",
-        "complex": "complex numbers",
-    },
-    "places": {
-        "cpu": "the CPU, where the device of the check is another one",
-        "elsewhere": "a further device than the check's own",
-    },
-    "surroundings": {"default_type": "another default type than float32"},
-    "models": {
-        "evaluation": "a model in evaluation mode",
-        "frozen": "parameters of which some do not require gradients",
-        "all_frozen": "parameters of which none requires gradients",
-        "shared": "a parameter that two modules hold",
-        "old_gradients": "gradients that are there before the call",
-        "two_groups": "an optimizer with two groups of parameters",
-        "double_model": "a model in double precision",
-        "scalar_parameter": "a parameter of shape ()",
-    },
-    "numbers": {
-        "number_zero": "the number 0",
-        "number_negative": "a number below 0",
-        "number_large": "a number that 32 bits cannot count",
-        "limit": "a value that meets a limit exactly",
-    },
-    "lists": {
-        "no_entries": "a list, dict or text without entries",
-        "one_entry": "a list or dict of one entry",
-        "order": "the same entries in another order",
-    },
-    "calls": {
-        "second_call": "the same call a second time, after others",
-        "other_input": "another input after the first",
-        "unchanged": "arguments that must be the same after the call",
-        "random_state": "random numbers that the caller draws afterwards",
-    },
-    "ranks": {
-        "two_ranks": "2 ranks",
-        "three_ranks": "3 ranks",
-        "four_ranks": "4 ranks",
-        "part": "a mesh, or a group, that is not all ranks",
-        "uneven": "tensors of which one rank has more than another",
-    },
-}  # by group and name: what is drawn
+CATALOGUE: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 GROUP = {name: group for group, edges in CATALOGUE.items() for name in edges}
 _ALWAYS = frozenset({"calls"})  # groups that concern every exercise
 _FORMATS = {torch.float16: "half", torch.bfloat16: "bfloat16", torch.float64: "double", torch.bool: "bool"}

@@ -29,22 +29,14 @@ def name_bound(
 
 # FLOPs, bytes, ms, peak TFLOP/s, GB/s, and the bound. The peaks are those of a T4, an A100 and a slow processor.
 _MEASURED = (
-    (2e9, 12e6, 0.3, 8.1, 320.0, "compute"),
-    (1e6, 800e6, 3.0, 8.1, 320.0, "bandwidth"),
-    (1e6, 12e3, 0.02, 8.1, 320.0, "overhead"),
-    (3e11, 100e6, 1.2, 312.0, 1555.0, "compute"),
-    (5e9, 200e6, 0.15, 312.0, 1555.0, "bandwidth"),
-    (5e9, 200e6, 0.9, 312.0, 1555.0, "overhead"),
-    (2e9, 12e6, 9.0, 8.1, 320.0, "overhead"),
-    (1e9, 60e6, 0.21, 8.1, 320.0, "bandwidth"),
-    (1.2e9, 40e6, 0.22, 8.1, 320.0, "compute"),
-    (4e8, 9e6, 7.0, 0.1, 20.0, "compute"),
-    (1e7, 80e6, 6.0, 0.1, 20.0, "bandwidth"),
-    (1e7, 80e6, 60.0, 0.1, 20.0, "overhead"),
-    (8.1e9, 32e6, 1.95, 8.1, 320.0, "compute"),
-    (8.1e8, 320e6, 1.95, 8.1, 320.0, "bandwidth"),
-    (8.1e9, 32e6, 2.5, 8.1, 320.0, "overhead"),
-    (2.025e9, 64e6, 0.7, 8.1, 320.0, "overhead"),
+    (2e9, 12e6, 0.3, 8.1, 320.0, "compute"), (1e6, 800e6, 3.0, 8.1, 320.0, "bandwidth"),
+    (1e6, 12e3, 0.02, 8.1, 320.0, "overhead"), (3e11, 100e6, 1.2, 312.0, 1555.0, "compute"),
+    (5e9, 200e6, 0.15, 312.0, 1555.0, "bandwidth"), (5e9, 200e6, 0.9, 312.0, 1555.0, "overhead"),
+    (2e9, 12e6, 9.0, 8.1, 320.0, "overhead"), (1e9, 60e6, 0.21, 8.1, 320.0, "bandwidth"),
+    (1.2e9, 40e6, 0.22, 8.1, 320.0, "compute"), (4e8, 9e6, 7.0, 0.1, 20.0, "compute"),
+    (1e7, 80e6, 6.0, 0.1, 20.0, "bandwidth"), (1e7, 80e6, 60.0, 0.1, 20.0, "overhead"),
+    (8.1e9, 32e6, 1.95, 8.1, 320.0, "compute"), (8.1e8, 320e6, 1.95, 8.1, 320.0, "bandwidth"),
+    (8.1e9, 32e6, 2.5, 8.1, 320.0, "overhead"), (2.025e9, 64e6, 0.7, 8.1, 320.0, "overhead"),
     (8e9, 16e6, 2.0, 8.0, 320.0, "compute"),
     (8e8, 320e6, 2.0, 8.0, 320.0, "bandwidth"),  # exactly twice the roof
     (2e9, 76.8e6, 0.485, 8.0, 320.0, "compute"),  # below the sum of the parts, above twice the shorter one
@@ -57,7 +49,7 @@ _MEASURED = (
     (8e9, 16e6, 2.05, 8.0, 320.0, "overhead"),
     (4e10, 4e8, 0.3, 312.0, 1555.0, "bandwidth"),  # right of a T4's ridge, and left of this one's
     (8e6, 1e3, 0.0015, 8.0, 320.0, "compute"),  # a short time may lie on the roof, too
-)
+)  # fmt: skip
 
 
 name_bound.exempt("nothing is below 0", "number_negative")

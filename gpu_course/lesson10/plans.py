@@ -35,18 +35,8 @@ from course_utils import gpus
 from gpu_course.common.gpts import MODELS as GPTS
 
 __all__ = [
-    "CLUSTERS",
-    "IDEAL",
-    "MODELS",
-    "SEQUENCE",
-    "SIZES",
-    "STAGES",
-    "Plan",
-    "ProgramCosts",
-    "Rank",
-    "plan",
-    "plans",
-]
+    "CLUSTERS", "IDEAL", "MODELS", "SEQUENCE", "SIZES", "STAGES", "Plan", "ProgramCosts", "Rank", "plan", "plans",
+]  # fmt: skip
 
 CLUSTERS = {
     # https://docs.nvidia.com/dgx/dgxh100-user-guide/introduction-to-dgxh100.html
