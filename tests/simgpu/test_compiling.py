@@ -193,6 +193,35 @@ def test_flex_attention_runs_compiled_and_not(device):
         torch.testing.assert_close(torch.autograd.grad(found.sum(), q)[0], wanted)
 
 
+class Scored(nn.Module):
+    """Attention before, with a bias that is learned and added to the scores of each head."""
+
+    def __init__(self):
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(2))
+
+    def forward(self, x):
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        q, k, v = x.unflatten(-1, (3, 2, 16)).permute(2, 0, 3, 1, 4)
+        mask = create_block_mask(lambda batch, head, i, j: i >= j, None, None, *2 * x.shape[1:2], device=x.device)
+        return flex_attention(q, k, v, lambda score, batch, head, i, j: score + self.bias[head], mask)
+
+
+@pytest.mark.filterwarnings("ignore:flex_attention called without")
+def test_a_forecast_has_the_kernels_of_flex_attention_that_a_simulated_gpu_has(device):
+    ahead = simgpu.forecast(Scored, lambda: torch.empty(1, 512, 96), torch.optim.SGD)
+    with simgpu.timeline() as seen:
+        model = Scored().to(device)
+        model(torch.zeros(1, 512, 96, device=device)).mean().backward()
+    found = [
+        [(one.name, one.duration_ns) for one in records if one.name.startswith("flex_attention")]
+        for records in (seen.select("kernel"), ahead.on("T4").kernels)
+    ]
+    assert found[0] == found[1] and len(found[0]) == 2 and model.bias.grad is not None
+    assert ahead.on("T4").kernels[-1].phase == "optimizer step"  # the bias has a gradient there, too
+
+
 def names(work) -> list[str]:
     """Return the names of the kernels that `work` starts."""
     with simgpu.timeline() as seen:

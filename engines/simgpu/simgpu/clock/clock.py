@@ -79,11 +79,8 @@ class Clock(Meter):
     def machine(self, machine: Machine) -> None:
         self._machine, self.rates, host = machine, machine.rates, machine.host
         prices_ns = {name: host.price_ns(name) for name in CLASSES}
-        self._prices_ns, self.called_ns = (
-            prices_ns,
-            {name: prices_ns[name] for name in HOST_ONLY_WORK if prices_ns[name]},
-        )
-        self._launch_ns = prices_ns["launch"]
+        self._prices_ns, self._launch_ns = prices_ns, prices_ns["launch"]
+        self.called_ns = {name: prices_ns[name] for name in HOST_ONLY_WORK if prices_ns[name]}
         self._caches = self.rates.l2_gbps > 0
         self._asks_where = self._caches or not host.only_launches
         self._operators_ns = [

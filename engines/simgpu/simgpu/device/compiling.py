@@ -156,17 +156,21 @@ def _as_one_kernel(name: str, plain: Function) -> Function:
         pairs = query.shape[-2] * key.shape[-2]
         if masks and isinstance(masks[0][0], int):  # lengths, blocks to compute, and further down blocks without a mask
             pairs = min(pairs, _pairs(masks[0], pairs))
-        heads = math.prod(query.shape[:-2])
-        flops = 2 * heads * pairs * (query.shape[-1] + value.shape[-1])
-        nbytes = 2 * query.nbytes + key.nbytes + value.nbytes
-        rate = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(query.dtype, "fp32")
-        backward = name.endswith("backward")
-        cost = Cost(flops * 5 // 2 if backward else flops, 2 * nbytes if backward else nbytes, rate, attention=1.0)
-        state.world.clock.kernel(query._index, name, cost)
+        state.world.clock.kernel(query._index, name, price_of_flex(query, key, value, pairs, name.endswith("backward")))
         with state.world.clock.charged():
             return plain(query, key, value, *others, **options)
 
     return attention
+
+
+def price_of_flex(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, pairs: int, backward: bool = False
+) -> Cost:
+    """Return the cost of flex_attention over so many pairs of query and key in each head, or of its backward pass."""
+    flops = 2 * math.prod(query.shape[:-2]) * pairs * (query.shape[-1] + value.shape[-1])
+    nbytes = 2 * query.nbytes + key.nbytes + value.nbytes
+    rate = {torch.float16: "fp16", torch.bfloat16: "bf16"}.get(query.dtype, "fp32")
+    return Cost(flops * 5 // 2 if backward else flops, 2 * nbytes if backward else nbytes, rate, attention=1.0)
 
 
 def _pairs(mask: tuple[Any, ...], pairs: int) -> int:

@@ -13,7 +13,7 @@ from simgpu.ground.nodes import begun
 from simgpu.ground.quiet import Meter
 from simgpu.ground.surroundings import Surroundings
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
-from simgpu.machine.prices import price, price_of_copy
+from simgpu.machine.prices import Cost, price, price_of_copy
 
 
 class OperatorLog(Meter, composite.Mode):
@@ -63,8 +63,11 @@ class OperatorLog(Meter, composite.Mode):
                 self.log.called("view")
             return  # nothing new was written
         recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs)
-        bare = self._surroundings.bare(places.phase(self.log.stepping, self.log.closure), recorded)
         copies = plan.name in ("copy_", "_to_copy")
-        name = "copy_" if copies else plan.name
         cost = price_of_copy(inputs[-1], outputs[0]) if copies else price(plan, inputs, outputs, args, kwargs, result)
+        self.kernel("copy_" if copies else plan.name, cost, recorded)
+
+    def kernel(self, name: str, cost: Cost, recorded: bool = False) -> None:
+        """Note a kernel, and whether autograd records it."""
+        bare = self._surroundings.bare(places.phase(self.log.stepping, self.log.closure), recorded)
         self.log.kernel(self.stream, name, cost, bare)

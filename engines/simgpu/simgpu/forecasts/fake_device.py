@@ -32,7 +32,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_map
 
 from simgpu.device import collectives
-from simgpu.forecasts import fake_ranks, workspaces
+from simgpu.forecasts import fake_ranks, flex, workspaces
 from simgpu.forecasts.recorder import Recorder
 from simgpu.ground import attention, device_kind, inductor, places, recurrent
 from simgpu.ground.autocast import register_rules
@@ -214,6 +214,7 @@ def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Generator[None
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
         if kind == "sim":
             stack.enter_context(_kernels_of_cuda(rank.recorder))
+            stack.enter_context(flex.patched(rank.recorder))
         stack.enter_context(_Fake(rank, simulated=kind == "sim"))
         stack.enter_context(_OneDevice(fake_device(device), simulated=kind == "sim"))
         yield

@@ -79,7 +79,8 @@ def forecast(
     Attention and recurrent layers in bfloat16 run other kernels on GPUs older than compute capability 8.0: `memory` is
     that of newer ones, and `on` of an older one runs the program again, once.
     Attention that the CPU cannot compute in one operator (dropout, a mask that needs gradients, heads of unequal sizes)
-    is the plain formula.
+    is the plain formula. flex_attention is the kernel of a compiled program; blocks that its mask hides are left out
+    where row and column tell which they are, and computed where only a tensor of the program could tell.
 
     Forecasts of several threads take turns, and one may stand in the step of another. Raises TypeError or ValueError
     for what is none of these, and RuntimeError in an autocast, for `ranks` in a process group, and where a step needs
