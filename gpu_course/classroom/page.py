@@ -8,6 +8,7 @@ import base64
 import hashlib
 import html
 from collections.abc import Iterable
+from pathlib import Path
 
 from gpu_course import catalogue, exam, look, misconceptions
 from gpu_course.checks import OTHER, beside
@@ -20,27 +21,7 @@ _STUCK = 2  # more wrong answers than that, and not solved
 _MOST = 30  # mistakes that the page lists
 _SIGNS = {"solved": "✓", "stuck": "✗", "tried": "·", "": ""}
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #222222; --page: #ffffff; --line: #c8c8c8; --head: #f2f2f2;
-  --solved: #cdebdf; --tried: #fbe7c0; --stuck: #f4b9a3; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e6e6; --page: #16181c; --line: #4a4e55; --head: #23262b;
-  --solved: #1d4a39; --tried: #574415; --stuck: #6b2f1e; } }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 1.5rem; color: var(--ink); background: var(--page);
-  max-width: 75rem; overflow-wrap: anywhere; }
-table { border-collapse: collapse; margin: .5rem 0 1.5rem; max-width: 100%; }
-td, th { border: 1px solid var(--line); padding: 2px 6px; text-align: left; vertical-align: top; }
-thead th, tfoot td, tfoot th { background: var(--head); font-weight: 600; }
-thead th, tfoot th { overflow-wrap: normal; }
-.exercises thead th { vertical-align: bottom; } /* their names stand upright, so that twelve fit beside the people's */
-.exercises thead th + th button { writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap; }
-thead button { all: unset; cursor: pointer; } thead button:focus-visible { outline: 2px solid currentColor; }
-th[aria-sort=ascending] button::after { content: " ▲"; } th[aria-sort=descending] button::after { content: " ▼"; }
-tbody th { font-weight: normal; min-width: 7rem; max-width: 14rem; overflow: hidden; } td.mark { min-width: 2.2em; }
-.solved { background: var(--solved); } .tried { background: var(--tried); } .stuck { background: var(--stuck); }
-@media screen and (max-width: 850px) { table { display: block; overflow-x: auto; } }
-@media print { body { margin: 0; font-size: 10px; } tr { break-inside: avoid; } h2, h3 { break-after: avoid; }
-  thead { display: table-header-group; } * { print-color-adjust: exact; -webkit-print-color-adjust: exact; } }
-"""
+_STYLE = "\n" + Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 
 _SCRIPT = """
 for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => {
