@@ -118,7 +118,7 @@ def test_every_number_is_plausible(gpu):
     assert all(0.1 <= rate <= 20_000 for rate in gpu.peak_tflops.values())
     assert gpu.best_bf16_tflops is None or 0.5 < gpu.best_bf16_tflops / gpu.peak_tflops["bf16"] < 0.9
     assert gpu.best_copy_gbps is None or 0.7 < gpu.best_copy_gbps / gpu.bandwidth_gbps < 0.95
-    assert (gpu.l2_mib is None) == (gpu.l2_gbps is None) and not 0 < (gpu.l2_gbps or 0) < 2 * gpu.bandwidth_gbps
+    assert (gpu.l2_mib or gpu.l2_gbps is None) and not 0 < (gpu.l2_gbps or 0) < 2 * gpu.bandwidth_gbps
     if gpu.memory_mib is not None:
         assert 0.9 * gpu.memory_gb * 10**9 < gpu.memory_mib * 2**20 < 1.08 * gpu.memory_gb * 10**9
     if gpu.kind != "Apple":

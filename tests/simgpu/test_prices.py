@@ -140,3 +140,17 @@ def test_kernels_that_pass_over_large_arrays_several_times_take_about_what_was_p
     """Of KernelBench, commit 1f8d20f, on an H100: results/timing/H100_Modal/baseline_time_torch.json."""
     ahead = simgpu.forecast(lambda: Calls(function), lambda: torch.empty(shape), step=lambda model, x, _: model(x))
     assert ahead.on("H100 SXM").total_s == pytest.approx(ms / 1000, rel=0.35)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "passes"), [("L4", 50_257, 2), ("A100 80GB", 50_257, 4), ("T4", 2_048, 2), ("T4", 8_192, 4)]
+)
+def test_softmax_reads_its_rows_again_where_the_cards_own_cache_does_not_hold_them(gpu, words, passes):
+    step = {"step": lambda model, x, _: model(x)}
+    found = simgpu.forecast(lambda: Calls(lambda x: x.softmax(1)), lambda: torch.empty(8_192, words), **step).on(
+        gpu, host="kernel launch"
+    )
+    copied = simgpu.forecast(lambda: Calls(torch.clone), lambda: torch.empty(8_192, words), **step).on(
+        gpu, host="kernel launch"
+    )
+    assert found.busy_s / copied.busy_s == pytest.approx(passes / 2, rel=0.01)

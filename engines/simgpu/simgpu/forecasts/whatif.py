@@ -242,7 +242,8 @@ def _scaled(event: Event, factor: float) -> Event:
 
 def _times(cost: Cost, factor: float) -> Cost:
     sizes = {name: math.ceil(getattr(cost, name) * factor) for name in ("flops", "nbytes", "extra_bytes", "odd_bytes")}
-    return replace(cost, **sizes)
+    again, block, whole = cost.again
+    return replace(cost, again=(math.ceil(again * factor), block, math.ceil(whole * factor)), **sizes)
 
 
 # ---- autocast ---------------------------------------------------------------------------------------------------

@@ -27,7 +27,6 @@ import torch
 
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs
 
-_L2, _BLOCKS = 40 << 20, 2 * 108  # bytes that an A100 holds, and its blocks at work
 _LONG_ROW, _A_STEP = 1 << 16, 1_000  # numbers of a row from which its block decides, and that it takes in 2 µs
 _FORMATS = {torch.float64: "fp64", torch.complex128: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -39,6 +38,7 @@ class Cost:
     - `flops`: operations, at the `rate` of a number format ("fp16"), of "depthwise" convolutions, of float32's
       convolutions in three dimensions ("volume"), or of "pooling", one for each number of a window;
     - `nbytes`: what is read and written while they are computed, `extra_bytes` what is moved before or after;
+    - `again`: bytes that are read again where the L2 cache has lost them; what a block, and all blocks, keep there;
     - `strided`: whether memory is read in another order than it is written;
     - `odd_bytes`: of a product's matrices with rows that are no multiple of 8 elements, which cost more in 16 bits;
     - `steps`: kernels that wait for one another, each of which takes its least time;
@@ -57,6 +57,7 @@ class Cost:
     width: int = 0
     extra_bytes: int = 0
     odd_bytes: int = 0
+    again: tuple[int, int, int] = (0, 0, 0)
     attention: float = 0.0
     by_formula: bool = False
     modelled: bool = True
@@ -230,8 +231,9 @@ def softmax(dim_at: int, again: int) -> Callable[..., Cost]:
 
     def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
         x, dim = args[0], args[dim_at]
-        numbers = x.shape[dim] * _BLOCKS if x.dim() and dim % x.dim() == x.dim() - 1 else x.numel()
-        return replace(cost, extra_bytes=again * x.nbytes) if 2 * x.itemsize * numbers > _L2 else cost
+        in_rows = x.dim() and dim % x.dim() == x.dim() - 1
+        block = 2 * x.itemsize * x.shape[dim] if in_rows else 2 * x.nbytes
+        return replace(cost, again=(again * x.nbytes, block, 2 * x.nbytes))
 
     return rule
 

@@ -56,6 +56,7 @@ _SHARED_LANES, _FEW_LANES = ((8, 6), (8, 9)), ((7, 0), (7, 5), (8, 0))
 # from 28 to 51 of its 40 MB; on an H100 PCIe and an H200 0 to 29 % below the rates at nine sizes there, and half of an
 # L40's, which stays as fast up to 0.8.
 _IN_CACHE, _PAST_CACHE = 0.65, 1.3
+_USUAL_L2_MIB, _USUAL_MULTIPROCESSORS = 40, 108  # an A100's, of GPUs of which nobody states them
 _ENERGY = {"fp16": 1, "bf16": 1, "tf32": 2, "fp32": 5}  # of an operation in a format, beside one in fp16
 AT_PEAK = Costs(
     bus_share=1.0, matrix_share=1.0, bandwidth_share=1.0, strided_share=1.0, odd_share=math.inf, limits=False
@@ -72,6 +73,8 @@ class Rates:
             self._gbps = min(self._gbps, gpu.best_copy_gbps)
         self._strided_gbps = self._gbps * costs.strided_share
         self.l2_gbps = (gpu.l2_gbps or 0) * costs.cache_share if costs.limits else 0
+        self._l2_bytes = (gpu.l2_mib or _USUAL_L2_MIB) * 2**20
+        self._blocks = 2 * (gpu.multiprocessors or _USUAL_MULTIPROCESSORS)
         self._bus_gbps = gpu.bus_gbps or gpu.bandwidth_gbps
         self._flops_a_ns: dict[tuple[str, float], tuple[float, str]] = {}  # by rate and attention of a cost
 
@@ -90,8 +93,10 @@ class Rates:
         gbps = self._strided_gbps if cost.strided else self._cached_gbps(cost.nbytes) if bare else self._gbps
         compute_ns, memory_ns = math.ceil(cost.flops / speed), math.ceil(cost.nbytes / gbps)
         work_ns = compute_ns if compute_ns > memory_ns else memory_ns
-        if cost.extra_bytes:
-            extra_ns = math.ceil(cost.extra_bytes / gbps)
+        again, block, whole = cost.again
+        lost = again if again and min(whole, block * self._blocks) > self._l2_bytes else 0
+        if cost.extra_bytes or lost:
+            extra_ns = math.ceil((cost.extra_bytes + lost) / gbps)
             work_ns, memory_ns = work_ns + extra_ns, memory_ns + extra_ns
         odd_ns = self._odd_ns(cost) if cost.odd_bytes else 0
         if odd_ns > work_ns:
