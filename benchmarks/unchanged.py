@@ -146,41 +146,8 @@ class Program:
         return f"{self.repository}/{self.folder}: {self.command}".replace("/.:", ":")
 
 
-_TABLE = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
-PROGRAMS = [Program(**row) for row in tomllib.loads(_TABLE)["program"]]
-
-
-_DRESSED = """import runpy, sys, torch
-torch.accelerator.is_available = lambda *given, **named: True
-torch.accelerator.current_accelerator = lambda *given, **named: torch.device("cpu")
-make = torch.utils.data.DataLoader.__init__
-unpinned = lambda self, *given, **named: make(self, *given, **{**named, "pin_memory": False})
-torch.utils.data.DataLoader.__init__ = unpinned
-del sys.argv[0]
-sys.path[0] = ""
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-_STEPS = """import os, random, runpy, sys
-import numpy, torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
-left, first = int(sys.argv[1]), []
-def stop(optimizer, *given):
-    global left
-    first.append(optimizer)
-    left -= optimizer is first[0]
-    if left == 0:
-        trained = [weight for group in optimizer.param_groups for weight in group["params"]]
-        print("sum of parameters", sum(weight.detach().double().abs().sum().item() for weight in trained))
-        sys.exit(0)
-register_optimizer_step_post_hook(stop)
-for seed in (random.seed, numpy.random.seed, torch.manual_seed):
-    seed(0)
-del sys.argv[:2]
-sys.path[0] = os.getcwd()
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
+_TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+PROGRAMS = [Program(**row) for row in _TABLE["program"]]
 
 
 @dataclass(frozen=True)
@@ -226,9 +193,9 @@ def run(program: Program, repositories: Path, *, face: bool) -> Ended:
         text = program.command if face or program.bare is None else program.bare
         before = ["-m", "simgpu", "--gpus", str(program.gpus)] if face else []
         if program.dressed and not face:
-            before = ["-c", _DRESSED]
+            before = ["-c", _TABLE["dressed"]]
         if program.steps is not None:
-            (Path(made) / "steps.py").write_text(_STEPS)
+            (Path(made) / "steps.py").write_text(_TABLE["steps"])
             before += [str(Path(made) / "steps.py"), str(program.steps)]
         status, output, seconds = _run([*before, *text.split()], folder, copied)
     found = re.findall(program.figure, output)

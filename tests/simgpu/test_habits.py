@@ -383,12 +383,7 @@ def test_what_a_program_would_have_used_later_is_no_fault_of_a_run_that_is_cut(t
     assert codes == ([] if "backward" in last else ["forward-not-used"]), done.stderr
 
 
-OVER_TIME = """import torch
-cell, h = torch.nn.GRUCell(8, 512).cuda(), torch.zeros(64, 512, device="cuda")
-for _ in range(12):
-    h = cell(torch.ones(64, 8, device="cuda"), h)
-raise ERROR("of the loss")
-"""
+OVER_TIME = read_programs("habits")["over_time"]
 
 
 @pytest.mark.parametrize(("error", "codes"), [("ValueError", set()), ("torch.OutOfMemoryError", {"memory-grows"})])
@@ -401,13 +396,7 @@ def test_a_loop_over_time_of_a_first_step_that_fails_is_no_growth(tmp_path, erro
 def test_a_program_whose_first_step_comes_late_is_told_how_a_report_comes_sooner(tmp_path, monkeypatch):
     waited_s = iter([*[0.0] * 30, *[99.0] * 1000])
     monkeypatch.setattr(session.Recording, "real_s", property(lambda self: next(waited_s)))
-    text = """import torch
-from torch import nn
-model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(10)]).cuda()
-with torch.no_grad():
-    for _ in range(60):
-        model(torch.ones(64, 16, device="cuda"))
-"""
+    text = read_programs("habits")["late"]
     (tmp_path / "late.py").write_text(text, encoding="utf-8")
     shown = io.StringIO()
     with simgpu.cuda("T4", record=True, progress=shown):

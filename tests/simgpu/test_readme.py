@@ -9,22 +9,14 @@ import pytest
 import yaml
 
 from tests import children
+from tests.simgpu.simulated import read_programs
 
 README = Path(__file__).parents[2] / "engines" / "simgpu" / "README.md"
 REPORT, HERE, ON_FACE, AHEAD = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
 # the command lines that a shell can be given as they stand, with the exit status that each ends with
 COMMANDS = re.findall(r"^python (-m simgpu .*)$", README.read_text(encoding="utf-8"), re.MULTILINE)
 ENDS = {"--fail-if": 3}
-TRAIN = """import sys, torch
-assert sys.argv[1:] in ([], ["--epochs", "1"])
-model = torch.nn.Linear(8, 2).cuda()
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-for batch in torch.ones(3, 4, 8):
-    model(batch.cuda()).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-print("trained on", torch.cuda.get_device_name())
-"""
+TRAIN = read_programs("readme")["train"]
 PACKAGE = "import torch\nprint('trained on', torch.cuda.get_device_name())"
 
 

@@ -8,7 +8,7 @@ from torch.utils._pytree import tree_leaves
 
 import simgpu
 from tests import children
-from tests.simgpu.simulated import read_calls
+from tests.simgpu.simulated import read_calls, read_programs
 
 LAYERS = read_calls("recurrent", globals())
 
@@ -87,16 +87,5 @@ def test_the_reserve_is_freed_with_the_graph_and_a_second_backward_pass_is_refus
 
 
 def test_a_forecast_knows_recurrent_layers_where_no_simulated_gpu_was_ever_on():
-    code = """
-import torch, simgpu
-from torch import nn
-def step(model, x, optimizer):
-    with torch.autocast("cuda", torch.bfloat16, enabled=isinstance(model, nn.LSTM)):
-        result = model(x[0] if isinstance(model, nn.RNNCellBase) else x)
-    (result[0] if isinstance(result, tuple) else result).float().sum().backward()
-for kind in (nn.GRU, nn.LSTM, nn.LSTMCell):
-    ahead = simgpu.forecast(lambda: kind(8, 16), lambda: torch.empty(20, 4, 8), step=step)
-    print([{record.phase for record in ahead.on(gpu).kernels} for gpu in ("T4", "H100 SXM")])
-"""
-    done = children.run("-c", code)
+    done = children.run("-c", read_programs("forecasts")["recurrent"])
     assert done.returncode == 0 and done.stdout.count("backward") == 6, done.stderr
