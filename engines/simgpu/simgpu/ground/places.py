@@ -7,9 +7,11 @@ And which of the reader's lines is running, as what part of a training step?
 
 import functools
 import importlib.util
+import inspect
 import linecache
 import math
 import os
+import re
 import site
 import sys
 import sysconfig
@@ -21,8 +23,8 @@ from types import FrameType
 from typing import Any
 
 __all__ = [
-    "cell", "condition", "has_closure", "is_generated", "is_readers", "name_callers", "named", "phase", "place",
-    "place_of", "stack", "warn",
+    "called", "cell", "condition", "has_closure", "is_generated", "is_readers", "name_callers", "named", "phase",
+    "place", "place_of", "stack", "warn",
 ]  # fmt: skip
 
 _OURS = str(Path(__file__).parents[1]) + os.sep
@@ -135,6 +137,17 @@ def stack() -> list[str]:
             lines.append(named(code.co_filename, frame.f_lineno))
         frame = frame.f_back
     return lines
+
+
+def called() -> str:
+    """Return what the reader's innermost line calls, such as "self.net" in `y = self.net(x)`, "" for no name."""
+    frames = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))
+    frame = next((one for one in frames if is_readers(one.f_code.co_filename, one.f_code.co_name)), None)
+    place = None if frame is None else inspect.getframeinfo(frame, 0).positions
+    if frame is None or place is None or place.lineno is None:
+        return ""
+    line = linecache.getline(frame.f_code.co_filename, place.lineno).encode()[place.col_offset :].decode()
+    return "".join(re.findall(r"^([\w.]+(?:\[[\w.]+\])*)\(", line))
 
 
 def condition() -> str:

@@ -1,10 +1,15 @@
 """Rules on what stays on the host."""
 
+import weakref
+from collections import Counter, defaultdict
 from collections.abc import Iterable
+from statistics import median
 
+import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
+from simgpu.ground import places, turns
 from simgpu.ground.units import seconds_text
 from simgpu.reports import events, observer
 from simgpu.reports.program import alive
@@ -34,18 +39,46 @@ class HostWork(Rule, about="time"):
 
 
 class ModelOnTheCpu(Rule, about="time", often="each step", explains=("host-work", "host-waits")):
-    """A model that learns has stayed on the CPU."""
+    """A model, or a part of one, is on the CPU, and learns or gets several samples at once."""
 
     text = (
-        "This model is on the CPU, and so is all that it computes, forwards and backwards: no time here counts it. "
-        "Write `model.to(device)` before the optimizer is made."
+        "The model `{name}` is on the CPU: its forward pass takes {time} a {turn} here, and the {step} of a step are "
+        "without it. Write `.to(device)` once, before an optimizer gets its parameters."
     )
     cure = "`model.to(device)`"
 
-    def on_judged(self, event: events.Judged) -> None:
-        parameters = list(alive(self.program.parts(event.call.model).parameters))
-        if event.call.used and event.trained and all(one.device.type == "cpu" for one in parameters):
-            self.note(event.call.line)
+    def begin(self) -> None:
+        self._models: weakref.WeakKeyDictionary[nn.Module, tuple[str, str]] = weakref.WeakKeyDictionary()
+        self._seconds: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)  # by line and name, of each turn
+        self._model, self._begun_s = nn.Module(), 0.0  # the outermost on the CPU that runs, or ran last
+
+    def on_forward(self, event: events.Forward) -> None:
+        if self._model not in self.program.running and self._is_left(event):
+            self._models.setdefault(event.module, (places.place(), places.called() or type(event.module).__name__))
+            self._model, self._begun_s = event.module, turns.elapsed_s()
+
+    def on_forward_end(self, event: events.ForwardEnd) -> None:
+        if event.module is self._model:
+            times, self._model = self._seconds[self._models[event.module]], nn.Module()
+            times[self.program.step if self.program.optimized else len(times)] += turns.elapsed_s() - self._begun_s
+
+    def _is_left(self, event: events.Forward) -> bool:
+        parameters = list(alive(self.program.parts(event.module).parameters))
+        if not parameters or any(one.device.type != "cpu" for one in parameters):
+            return False
+        tensors = (one for one in tree_leaves((event.args, event.kwargs)) if isinstance(one, torch.Tensor))
+        several = any(one.dim() > 1 and one.shape[0] > 1 for one in tensors)  # unlike a policy that plays a game
+        is_table = isinstance(event.module, nn.Embedding | nn.EmbeddingBag)  # which may be too large for a GPU
+        return not is_table and (several or self.program.trains(event.module))
+
+    def late_lines(self, outcome: Outcome) -> Iterable[str]:
+        return [line for (line, _), times in self._seconds.items() if self.is_habit(len(times))]
+
+    def said(self, line: str, outcome: Outcome) -> str:
+        name, times = next((name, times) for (known, name), times in self._seconds.items() if known == line)
+        turn = "step" if self.program.optimized else "call"
+        time, step = seconds_text(median(times.values())), seconds_text(outcome.step_s)
+        return self.text.format(name=name, time=time, turn=turn, step=step)
 
 
 class HostTensorInForward(Rule, about="time", often="each step"):
