@@ -8,7 +8,9 @@ a chat in the forms that mails and chats give them, three of them damaged. The m
 import json
 import random
 import re
+import tomllib
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -19,33 +21,7 @@ from tools import plans
 
 LEARNERS = 30
 NAMES = ["Ada", "Ben", "Ben", "Zoë O'Hara", "李雷", "محمد", "Dr. Bob, PhD"]
-# A learner's lesson: what is pasted, wrong answers and right ones in turn, the examination, and the line to copy.
-LESSON = """
-import contextlib, importlib, io, json, sys
-from collections import Counter
-from gpu_course import exam, your_line
-from gpu_course.checks import WrongAnswer
-
-told = json.loads(sys.stdin.read())
-with contextlib.redirect_stdout(io.StringIO()):
-    your_line.paste(told["pasted"])
-    for lesson, name, wrong, solves in told["answers"]:
-        exercise = getattr(importlib.import_module(f"gpu_course.lesson{lesson}"), name)
-        for number in wrong:
-            try:
-                exercise.check(exercise.mistakes[number].answer)
-            except WrongAnswer:
-                pass
-            else:
-                raise AssertionError(f"{name}: mistake {number} was accepted")
-        if solves:
-            style, answer = exercise.stored("right")[0]
-            exercise.check(answer)
-    if told["marks"]:
-        marks = {skill: tuple(each) for skill, each in told["marks"].items()}
-        exam.take(exam.Person("", **{told["kind"]: marks}, believed=Counter()))
-your_line.copy(told["name"])
-"""
+LESSON = tomllib.loads(Path(__file__).with_name("class.toml").read_text(encoding="utf-8"))["lesson"]
 
 
 class Learner:

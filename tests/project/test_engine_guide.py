@@ -6,38 +6,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 from tools import notebooks, torch_contract
 
 GUIDE = notebooks.ROOT / "docs" / "contributing" / "engines.md"
-TRY = """
-import torch
-import simgpu
-
-with simgpu.cuda("Example 16 GB", host="example"):
-    torch.cuda.init()
-    held = torch.ones(1000).pin_memory()
-    print(torch.cuda.get_device_name(), torch.cuda.get_device_properties().total_memory)
-    print(simgpu.hosts.get("example").operator_us, torch.cuda.host_memory_stats()["allocated_bytes.current"])
-print(hasattr(torch._C, "_cuda_hostMemoryStats"))
-
-class Cross(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.ones(30, 3))
-
-    def forward(self, x):
-        return torch.linalg.cross(x, self.weight)
-
-forecast = simgpu.forecast(Cross, lambda: torch.ones(30, 3), step=lambda model, batch, _: model(batch))
-print(forecast.on("Example 16 GB").flops)
-"""
-EXPECTED = """Simulated Example 16 GB 16000000000
-40 4000
-False
-270
-"""
+_TABLE = tomllib.loads(Path(__file__).with_name("engine_guide.toml").read_text(encoding="utf-8"))
+TRY, EXPECTED = _TABLE["program"], _TABLE["printed"]
 
 
 def blocks() -> list[tuple[str, list[str], list[str]]]:
