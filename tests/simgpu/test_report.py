@@ -361,7 +361,7 @@ def test_limits(report):
     assert limit("step>1us").broken(report) and not limit("step>1s").broken(report)
     assert limit("launches<1000000").broken(report).startswith("launches is ")
     assert "sought over 4 steps" in limit("memory-grows").broken(report)  # to have seen nothing is not enough
-    for wrong in ("idle", "speed>3", "step>3", "peak>many", "idle>x%"):
+    for wrong in ("idle", "speed>3", "step>3", "peak>many", "idle>x%", "idle>30", "waits>nan"):
         with pytest.raises(ValueError):
             limit(wrong)
 
@@ -468,7 +468,7 @@ def test_the_command_line_stops_writes_and_fails(tmp_path):
     assert unused.returncode == 4 and not json.loads((tmp_path / "cpu.json").read_text(encoding="utf-8"))["used"]
     for option, value, words in (("--fail-if", "speed>1", "a limit is a name"), ("--json", "no/x.json", "no folder")):
         wrong = run(tmp_path, option, value, "train.py")
-        assert wrong.returncode == 1 and words in wrong.stderr
+        assert wrong.returncode == 2 and words in wrong.stderr and wrong.stderr.count("\n") == 1
 
 
 KEEPS = read_programs("report")["keeps"]

@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"python -m simgpu: {said}", file=sys.stderr)
         switch.of_kind(given.kind, gpu=given.gpu, gpus=given.gpus, **how)
     except (OSError, RuntimeError, TypeError, ValueError) as error:
-        sys.exit(f"python -m simgpu: {error}")
+        reads.exit(2, f"python -m simgpu: {error}\n")
     if given.package:
         _run(lambda session: _run_package(command), wished)
     elif command[0].endswith(".ipynb"):

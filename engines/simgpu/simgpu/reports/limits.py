@@ -2,8 +2,11 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
+from math import isfinite
 
 from simgpu.ground import arguments
 from simgpu.ground.units import bytes_text, seconds_text
@@ -49,23 +52,26 @@ def limit(text: str) -> Limit:
         return Limit(text.strip(), True, 0)
     match = _FORM.fullmatch(text)
     if match is None or match[1] not in _MEASURES:
-        names = ", ".join(_MEASURES)
+        code = next(iter(get_close_matches(text, RULES, 1)), MemoryGrows.code)
         raise ValueError(
-            f"a limit is a name ({names}), > or <, and a bound, such as 'idle>30%', or the code of a remark "
-            f"({', '.join(RULES)}), not {text!r}"
+            f"a limit is a name ({', '.join(_MEASURES)}), > or <, and a bound, such as 'idle>30%', or the code of a "
+            f"remark, such as {code!r}, not {text!r}"
         )
     return Limit(match[1], match[2] == ">", _MEASURES[match[1]][1](match[3]))
 
 
 def _share(text: str) -> float:
-    return _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    share = _number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if share > 1:
+        raise ValueError(f"the bound of a share must be 0 to 1, or have a %, not {text!r}")
+    return share
 
 
 def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"the bound of a limit must be a number, not {text!r}") from None
+    with suppress(ValueError):
+        if isfinite(number := float(text)):
+            return number
+    raise ValueError(f"the bound of a limit must be a number, not {text!r}")
 
 
 def _seconds(text: str) -> float:
