@@ -302,7 +302,7 @@ def test_of_few_steps_is_not_said_that_no_memory_grows(tmp_path):
 
 def test_work_of_the_first_step_is_no_work_of_each_step():
     """It has the imports of the program and what they load."""
-    work = own_work.OwnWork(lambda: 0)
+    work = own_work.OwnWork(lambda: (0.0,))
     work.stop()
     for steps, lines in (([0.3], 1), ([0.3, 0.0], 0), ([0.3, 0.2, 0.0], 0), ([0.3, 0.2, 0.2, 0.0], 1)):
         work._steps = [Counter({"a.py:1": seconds} if seconds else {}) for seconds in steps]

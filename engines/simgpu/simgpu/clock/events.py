@@ -5,7 +5,7 @@ A program on the simulated GPU writes them while its clock runs, a forecast with
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -142,6 +142,8 @@ class Log:
         self._backward = False  # whether this step has had a backward pass
         self._calls: Counter[str] = Counter()  # since the last operator
         self._number = 0  # of the next operation
+        self.now_s: Callable[[], float] = float  # a clock, and when it noted the last operation
+        self.last_s = 0.0
         self._first = 0  # the first one that is in the events
         self._ends: dict[int, int] = {}  # operations by the time of their end on the clock that runs
         self._launched: list[int] = []  # of each operation: when the host had launched it
@@ -194,7 +196,7 @@ class Log:
 
     def _add(self, event: Operation) -> int:
         self.events.append(event)
-        self._number += 1
+        self._number, self.last_s = self._number + 1, self.now_s()
         return self._number - 1
 
     def took(self, launched_ns: int, end_ns: int) -> None:

@@ -1,8 +1,9 @@
 """Work of the program itself between two operators of the GPU: NumPy, operators on the CPU, plain Python.
 
-No clock of a GPU knows it. A thread looks every few milliseconds at what the program's thread does: where that has
-asked nothing of the GPU meanwhile, the time that the processor took is the program's own, as this machine takes it. So
-is the time in which it slept, as while a file, a server or another process keeps it waiting.
+No clock of a GPU knows it. A thread looks every few milliseconds at what the program's thread does: the time that the
+processor took since that has last asked anything of the GPU is the program's own, as this machine takes it. So is the
+time in which it slept, as while a file, a server or another process keeps it waiting. The end of each piece of work is
+not seen, about a millisecond, nor are some pieces of less than two.
 """
 
 import contextlib
@@ -37,9 +38,12 @@ _ELSEWHERE = (
 
 
 class OwnWork:
-    """Looks at the thread that has made it until `stop`; `asked` tells what was asked of the GPU: work, or to free."""
+    """Looks at the thread that has made it until `stop`.
 
-    def __init__(self, asked: Callable[[], object]) -> None:
+    `asked` tells when the GPU was last asked for work, by `now_s`, and what was asked: work, or to free.
+    """
+
+    def __init__(self, asked: Callable[[], tuple[float, ...]]) -> None:
         self._asked, self._thread = asked, threading.get_ident()
         self._state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
         self._steps: list[dict[str, float]] = [defaultdict(float)]  # seconds of each line, by step
@@ -69,22 +73,23 @@ class OwnWork:
         habits = {line for line, count in times.items() if count > 1 or len(self._steps) == 1}
         return rows((Part(line, s) for step in steps for line, s in step.items() if line in habits), max(1, len(steps)))
 
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
         """Return how long the thread has had a processor; where the system does not tell, how long it has lived."""
         return time.perf_counter() if self._clock is None else time.clock_gettime(self._clock)
 
     def _look(self) -> None:
-        """Count the time between two looks at the same work: between others the GPU's may have been simulated."""
-        then_s, before, was_own, seen_s = self._now_s(), None, False, time.perf_counter()
+        """Count the time since the last look, or since the GPU was last asked: before, it may have been simulated."""
+        then_s, before, was_own, seen_s = self.now_s(), (0.0,), False, time.perf_counter()
         with contextlib.suppress(OSError), tempfile.TemporaryFile(buffering=0) as file:
-            while not self._ended.wait(EVERY_S):
-                now_s, asked, looks_s = self._now_s(), self._asked(), time.perf_counter()
-                stack, others = _stack(self._thread, file) if asked == before else ([], False)
+            while not self._ended.wait(EVERY_S / 4 if was_own else EVERY_S):
+                now_s, asked, looks_s = self.now_s(), self._asked(), time.perf_counter()
+                mine = asked == before or now_s - asked[0] > EVERY_S / 4
+                stack, others = _stack(self._thread, file) if mine else ([], False)
                 line = _own_line(stack)
-                if line and was_own:
+                if line and (was_own or asked != before):
                     alone = now_s == then_s and not (others or stack[0][0].startswith(_TORCH))
                     slept = alone and self._state.read_text().rpartition(")")[2].split()[0] in "SD"  # Linux has it
-                    self._steps[-1][line] += looks_s - seen_s if slept else now_s - then_s
+                    self._steps[-1][line] += looks_s - seen_s if slept else now_s - max(then_s, asked[0])
                 then_s, before, was_own, seen_s = now_s, asked, bool(line), looks_s
 
 

@@ -66,8 +66,8 @@ def own_sentence(report: Values) -> list[str]:
     seconds = sum(row.seconds for row in report.own)
     if seconds < max(0.1 * report.step_time, 5e-4):
         return []
-    first = f", {seconds_text(report.own[0].seconds)} of it at {report.own[0].where}"
-    return [f"What a step does or awaits on this machine, and nothing here counts: {seconds_text(seconds)}{first}."]
+    times = f"{seconds_text(seconds)}, {seconds_text(report.own[0].seconds)} of it at {report.own[0].where}"
+    return [f"What a step does or awaits on this machine, and nothing here counts: at least {times}."]
 
 
 def answer(report: Values) -> list[str]:
