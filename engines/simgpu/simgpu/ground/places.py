@@ -37,7 +37,11 @@ def cell(file: str) -> str:
     if not path.parent.name.startswith("ipykernel_") and not path.name.startswith(("ipython-input-", "<ipython-input")):
         return ""
     inputs, text = getattr(sys.modules.get("__main__"), "_ih", ()), "".join(linecache.getlines(file)).rstrip()
-    numbers = (number for number in range(len(inputs) - 1, 0, -1) if inputs[number].rstrip() == text)
+    magic, body = "get_ipython().run_cell_magic(", repr(text)[1:-1]  # as %%capture, which runs what stands below it
+    numbers = (
+        number for number in range(len(inputs) - 1, 0, -1)
+        if inputs[number].rstrip() == text or (inputs[number].startswith(magic) and body in inputs[number])
+    )  # fmt: skip
     return next((f"cell [{number}]" for number in numbers), "cell")  # not by IPython's names: Colab's have no number
 
 

@@ -113,7 +113,7 @@ class Observer:
         data: property = SimTensor.data
         put.put(SimTensor, data=property(self._watched(data.__get__, _cut), data.fset))
         for name in ("clip_grad_norm_", "clip_grad_value_"):
-            put.put(nn.utils, **{name: _listing(getattr(nn.utils, name), self._watched)})
+            put.put(nn.utils, **{name: self._listing(getattr(nn.utils, name))})
         clock = self._world.clock
         put.put(clock, wait_until=self._watched(clock.wait_until, _read))
         put.put(self._world, on_upload=lambda source: self._seen(events.Copied(source)))
@@ -150,6 +150,17 @@ class Observer:
             return result
 
         return _inlined(observed, plain)
+
+    def _listing(self, plain: Callable[..., Any]) -> Any:
+        """Return a function that clips gradients and gets its parameters as a list, which may be read twice."""
+
+        @functools.wraps(plain)
+        def clips(parameters: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
+            known = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+            self._seen(events.Clip(parameters, known, [*args, *kwargs.values()]))
+            return plain(known, *args, **kwargs)
+
+        return _inlined(clips, plain)
 
     # ---- modules, loaders and optimizers ------------------------------------------------------------------------
     def _put_calls(self, put: Replacements) -> None:
@@ -326,18 +337,6 @@ def _event(look: Look, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Event |
         return look(*args, **kwargs)
     except TypeError:  # the call lacks an argument: PyTorch says so
         return None
-
-
-def _listing(plain: Callable[..., Any], watched: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that clips gradients and gets its parameters as a list, which may be read twice."""
-
-    def clips(parameters: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-        known = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        return watched(plain, lambda _, *limits, **more: events.Clip(parameters, known, [*limits, *more.values()]))(
-            known, *args, **kwargs
-        )
-
-    return _inlined(clips, plain)
 
 
 def _tensors(roots: Any) -> list[torch.Tensor]:
