@@ -1,5 +1,6 @@
 """Rules on what stays on the host."""
 
+import re
 import weakref
 from collections import Counter, defaultdict
 from collections.abc import Iterable
@@ -17,25 +18,33 @@ from simgpu.reports.rule import Outcome, Rule
 
 _WORTH = 0.1  # of a step
 _WORTH_S = 2e-3  # of a step: less cannot be told from what looks at it
+_CURE = "Let a DataLoader's workers do it, or the GPU."
+_WRITES = re.compile(  # files, and what programs keep logs with
+    r"\b((im)?(save|write)|dump|print|to_(csv|json|parquet)|add_(scalar|image|histogram|figure|text))\w*\(|wandb\.log"
+)
 
 
 class HostWork(Rule, about="time"):
     """The program's own work on the CPU, or its waiting there, takes longer than a tenth of a step."""
 
     text = (
-        "Each step does {time} of work on the CPU here, or waits: NumPy, operators on CPU tensors, Python, files. That "
-        "is time of this machine; the {step} of a step are without it. Let a DataLoader's workers do it, or the GPU."
+        "Each step does at least {time} of work on the CPU here, or waits: NumPy, operators on CPU tensors, Python, "
+        "files. That is time of this machine; the {step} of a step are without it. {cure}"
     )
-    cure = "a DataLoader's workers, or the GPU"
+    cure = "a DataLoader's workers, or the GPU; a file is written less often, or by a thread"
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
         if not self.program.step:  # then that is what the program did to begin with, too
             return []
         worth_s = max(_WORTH * outcome.step_s, _WORTH_S)
-        return [line for line, seconds in outcome.own.items() if line and seconds >= worth_s][:1]
+        lines = [line for line, seconds in outcome.own.items() if line and seconds >= worth_s][:1]
+        return [line for line in lines if ("saved-in-each-step", line) not in self.program.notes]
 
     def said(self, line: str, outcome: Outcome) -> str:
-        return self.text.format(time=seconds_text(sum(outcome.own.values())), step=seconds_text(outcome.step_s))
+        time, step = seconds_text(sum(outcome.own.values())), seconds_text(outcome.step_s)
+        writes = _WRITES.search(line.partition(": ")[2])
+        cure = "Write less often, or let a thread do it." if writes else _CURE
+        return self.text.format(time=time, step=step, cure=cure)
 
 
 class ModelOnTheCpu(Rule, about="time", often="each step", explains=("host-work", "host-waits")):
