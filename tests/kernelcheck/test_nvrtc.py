@@ -3,33 +3,14 @@
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from kernelcheck.cuda import gpu
 
-PROGRAM = """
-import sys
-sys.path += sys.argv[1:]
-import types
-import torch
-from torch.cuda import _utils
-from torch.utils import cpp_extension
-from kernelcheck.cuda import gpu
-from tests.kernelcheck.cuda_samples import BASES
-
-loaded = []
-cpp_extension.CUDA_HOME = None
-torch.version.cuda = "13.0"
-torch.cuda.current_device = lambda: 0
-torch.cuda.get_device_properties = lambda *_: types.SimpleNamespace(major=8, minor=0)
-_utils._cuda_load_module = lambda binary, names: {name: loaded.append(binary) for name in names}
-for name, base in BASES.items():
-    gpu.compiled(base.source, name)
-assert len(loaded) == len(BASES) and all(binary[:4] == bytes([127]) + b"ELF" for binary in loaded)
-assert cpp_extension.CUDA_HOME is None
-"""
+PROGRAM = tomllib.loads(Path(__file__).with_name("nvrtc.toml").read_text(encoding="utf-8"))["program"]
 
 
 def test_what_nvrtc_lacks_stands_before_the_text_and_on_no_line():
