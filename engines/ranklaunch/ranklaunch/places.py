@@ -59,11 +59,11 @@ def _program() -> str:
     return getattr(main, "__file__", None) or "" if getattr(main, "__spec__", None) is None else ""
 
 
-def _hidden() -> tuple[str, ...]:
+def _hidden() -> list[str]:
     """Return the folders of imported packages that say `__tracebackhide__ = True`, wherever they are."""
     packages = [module for name, module in sys.modules.copy().items() if "." not in name]
     hidden = [module for module in packages if getattr(module, "__tracebackhide__", False) is True]
-    return tuple(folder + os.sep for module in hidden for folder in getattr(module, "__path__", ()))
+    return [folder + os.sep for module in hidden for folder in getattr(module, "__path__", ())]
 
 
 @functools.cache

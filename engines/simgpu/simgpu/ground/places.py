@@ -37,11 +37,7 @@ def cell(file: str) -> str:
     if not path.parent.name.startswith("ipykernel_") and not path.name.startswith(("ipython-input-", "<ipython-input")):
         return ""
     inputs, text = getattr(sys.modules.get("__main__"), "_ih", ()), "".join(linecache.getlines(file)).rstrip()
-    magic, body = "get_ipython().run_cell_magic(", repr(text)[1:-1]  # as %%capture, which runs what stands below it
-    numbers = (
-        number for number in range(len(inputs) - 1, 0, -1)
-        if inputs[number].rstrip() == text or (inputs[number].startswith(magic) and body in inputs[number])
-    )  # fmt: skip
+    numbers = (number for number in range(len(inputs) - 1, 0, -1) if inputs[number].rstrip() == text)
     return next((f"cell [{number}]" for number in numbers), "cell")  # not by IPython's names: Colab's have no number
 
 
@@ -79,11 +75,11 @@ def _program() -> str:
     return getattr(main, "__file__", None) or "" if getattr(main, "__spec__", None) is None else ""
 
 
-def _hidden() -> tuple[str, ...]:
+def _hidden() -> list[str]:
     """Return the folders of imported packages that say `__tracebackhide__ = True`, wherever they are."""
     packages = [module for name, module in sys.modules.copy().items() if "." not in name]
     hidden = [module for module in packages if getattr(module, "__tracebackhide__", False) is True]
-    return tuple(folder + os.sep for module in hidden for folder in getattr(module, "__path__", ()))
+    return [folder + os.sep for module in hidden for folder in getattr(module, "__path__", ())]
 
 
 @functools.cache
