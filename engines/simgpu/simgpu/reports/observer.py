@@ -25,7 +25,7 @@ from torch.nn.modules.module import (
 )
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, LRScheduler, ReduceLROnPlateau, SequentialLR
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader, DistributedSampler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
@@ -254,9 +254,9 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
         yield SimTensor, name, lambda self, other, *_, **__: _divided(self, other), None
     yield SimTensor, "detach", _cut, None
     yield SimTensor, "tolist", _cut, None
-    for kind in (LRScheduler, CosineAnnealingWarmRestarts, SequentialLR):
+    for kind in (LRScheduler, CosineAnnealingWarmRestarts, SequentialLR, ReduceLROnPlateau):
         yield kind, "step", lambda scheduler, *_, **__: events.Scheduled(scheduler, "step"), None
-    yield LRScheduler, "__init__", None, lambda _, scheduler, *__, **___: events.Scheduled(scheduler, "__init__")
+        yield kind, "__init__", None, lambda _, scheduler, *__, **___: events.Scheduled(scheduler, "__init__")
     yield _F, "dropout", lambda input, p=0.5, training=None, *_, **__: events.Dropout(p, training), None
     yield _F, "scaled_dot_product_attention", _attention, None
     for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):

@@ -144,6 +144,7 @@ class _Leftover:
     line: str
     weight: "weakref.ref[torch.Tensor]"
     version: int
+    step: int
 
     @property
     def is_left(self) -> bool:
@@ -174,7 +175,7 @@ class NotDetached(Rule, about="time", often="each step"):
         known = set(map(id, event.parameters))
         for one in [*self._left, *self._leftovers()]:
             if id(one.weight()) in known and one.is_left:
-                self.note(one.line)
+                self.program.notes[self.code, one.line].add(one.step)
         self._left = [one for one in self._left if id(one.weight()) not in known]
 
     def on_update(self, event: events.Update) -> None:
@@ -186,7 +187,7 @@ class NotDetached(Rule, about="time", often="each step"):
     def _leftovers(self) -> Iterator[_Leftover]:
         """Yield what backward passes have made for the sake of models, by the calls of these since the last step."""
         calls = (call for call in self.program.passes if call.filled and not call.fed and not call.stepped)
-        return (_Leftover(call.line, *call.given[-1]) for call in calls)
+        return (_Leftover(call.line, *call.given[-1], self.program.step) for call in calls)
 
 
 _WORTH = 0.1  # of a model's numbers

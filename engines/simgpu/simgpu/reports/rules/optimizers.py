@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import SequentialLR
+from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR
 from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
 from simgpu.reports import events
 from simgpu.reports.program import alive, is_set, version
 from simgpu.reports.rule import LOOKED_AT, SELDOM, Outcome, Rule
+
+_MANY_STEPS = 50  # after which a scheduler that counts epochs has had one
 
 
 @dataclass
@@ -157,6 +159,8 @@ class SchedulerBeforeOptimizer(Rule, about="result"):
 
     def on_scheduled(self, event: events.Scheduled) -> None:
         optimizer, built = event.scheduler.optimizer, event.method == "__init__"
+        if isinstance(event.scheduler, ReduceLROnPlateau):  # it has no plan
+            return
         if built:  # which asks it for the first learning rate
             self._turns[optimizer] = _Scheduled(weakref.ref(event.scheduler))
         elif optimizer in self._turns:
@@ -171,3 +175,31 @@ class SchedulerBeforeOptimizer(Rule, about="result"):
         turns = self._turns.pop(event.optimizer, None)
         if turns is not None and turns.calls == 1 and not self._scaled and self.program.updates[event.optimizer] == 1:
             self.note(turns.line)
+
+
+class SchedulerNeverSteps(Rule, about="result"):
+    """A scheduler is built and its `step()` never called, in a whole run of several epochs, or of fifty steps."""
+
+    text = (
+        "The `step()` of this scheduler was never called, so the learning rate has stayed as it was in the whole run. "
+        "Call it after an epoch or after each `optimizer.step()`, whichever its numbers count."
+    )
+    cure = "call its `step()`"
+
+    def begin(self) -> None:
+        self._lines: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
+        self._idle = set[str]()
+
+    def on_scheduled(self, event: events.Scheduled) -> None:
+        if event.method == "__init__":
+            if type(event.scheduler).__module__.startswith("torch."):  # others may have a `step` that nobody sees
+                self._lines[event.scheduler] = places.place()
+                self._idle.add(places.place())
+            return
+        for one in (event.scheduler, *getattr(event.scheduler, "_schedulers", ())):  # of which each has its time
+            self._idle.discard(self._lines.get(one, ""))
+
+    def on_run_end(self, event: events.RunEnd) -> None:
+        if event.whole and (self.program.begun > 1 or self.program.step >= _MANY_STEPS):
+            for line in self._idle:
+                self.note(line)
