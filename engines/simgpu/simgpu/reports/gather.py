@@ -9,7 +9,7 @@ from statistics import median
 from typing import TypeGuard
 
 from simgpu.clock import host_time
-from simgpu.clock.events import FIRST_BATCH, LOADING, Copy, Event, Message, Step, Work
+from simgpu.clock.events import FIRST_BATCH, LOADING, OPTIMIZER, Copy, Event, Message, Step, Work
 from simgpu.clock.events import Kernel as Queued
 from simgpu.clock.evidence import Evidence
 from simgpu.clock.journal import Record
@@ -53,7 +53,7 @@ def gather(session: Recording) -> Report:
         owners["others" if one.is_data else one.owner] += one.nbytes
     recorded = [event for event in log.events if not (run.steps > 1 and _begins_a_loader(event))]
     usual, odd, once_at = _usual(recorded)
-    events, first, last = _window(usual)
+    events, first, last = _window(usual, 1 + session.program.several)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
     timeline = Timeline.of(play(events, machine, gpus), first, last)
     row = max(timeline.rows, key=lambda name: (timeline.busy_ms(name), name == timeline.rows[0]))
@@ -148,7 +148,8 @@ def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
     """Return the events without those of odd steps, how many these were, and the line with most of what is odd.
 
     Such a step has many more events, as one that also makes a sample of a language model, letter by letter; or it is
-    the only one with some lines, which train nothing, as with a validation after the first step. The first step stays.
+    the only one with some lines, which train nothing, as with a validation after the first step; or at most half of
+    the steps have what another optimizer does, as that of a generator after five steps of its critic. The first stays.
     """
     ends = [index + 1 for index, event in enumerate(events) if isinstance(event, Step)]
     steps = [events[begin:end] for begin, end in pairwise([0, *ends])]
@@ -160,6 +161,12 @@ def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
     times = Counter(line for found in lines for line in found)
     alone = [Counter({line: n for line, n in found.items() if times[line] == 1}) for found in lines]
     seldom = [found.total() > _ALONE * usual and training.isdisjoint(found) for found in alone]
+    turns = [{one.line for one in step if isinstance(one, Queued) and one.phase == OPTIMIZER} for step in steps]
+    times = Counter(line for found in turns[1:] for line in found)  # of lines that change weights
+    others = {line for line, n in times.items() if 2 * n < len(steps) <= max(times.values()) + 1}
+    for number, found in enumerate(turns):
+        if found & others:
+            seldom[number], alone[number] = True, Counter(dict.fromkeys(found & others, len(steps[number])))
     odd = [number for number in range(1, len(steps)) if len(steps[number]) > _ODD * usual or seldom[number]]
     most = sum((alone[number] if seldom[number] else lines[number] for number in odd), Counter()).most_common(1)
     kept = [step for number, step in enumerate(steps) if number not in odd]
@@ -183,16 +190,16 @@ def _once(session: Recording, recorded: list[Event], line: str, odd: int, step_s
     return once
 
 
-def _window(events: list[Event]) -> tuple[list[Event], int, int]:
+def _window(events: list[Event], first: int = 1) -> tuple[list[Event], int, int]:
     """Return the events and which steps to look at, from number `first` (from 0) to before `last`.
 
-    The first one is left out where there are others: it makes the optimizer's state. What comes after the last end
-    of a step is left out too. Without steps all that was recorded is one.
+    The first one is left out where there are others: it makes the optimizer's state, and the second one that of
+    another optimizer. What comes after the last end of a step is left out too. Without steps all is one.
     """
     ends = [index for index, event in enumerate(events) if isinstance(event, Step)]
     if not ends:
         return [*events, Step()], 0, 1
-    return events[: ends[-1] + 1], min(1, len(ends) - 1), len(ends)
+    return events[: ends[-1] + 1], min(first, len(ends) - 1), len(ends)
 
 
 def _gpus(timeline: Timeline, events: list[Event]) -> int:
@@ -206,7 +213,10 @@ def _step_kind(session: Recording) -> str:
         return "simgpu.step()"
     if session.program.hand_steps:
         return "a change of the weights by the program itself"
-    return f"{session.run.optimizer.name}.step()" if session.run.steps else "the whole run is one step"
+    if not session.run.steps:
+        return "the whole run is one step"
+    where = f" at {Line.of(session.trainings.first.line).where}" if session.program.several else ""
+    return f"{session.run.optimizer.name}.step(){where}"
 
 
 def _long(

@@ -182,7 +182,8 @@ def steps_sentence(report: Values) -> str:
         if report.steps > 1
         else "one step, the first, in which much is done once"
     )
-    first = "; the first one, in which much is done once, is left out" if report.steps > 1 else ""
+    left = "the first one, in which much is done once, is" if report.basis.first < 2 else "the first two are"
+    first = f"; {left} left out" if report.steps > 1 else ""
     once = "; ".join(map(_once, report.once))
     seldom = f" Left out, too, is what comes seldom: {once}." if once else ""
     return f"{ends}. The figures are means over {of}{first}.{seldom}{_others(report.trainings[1:])}"
