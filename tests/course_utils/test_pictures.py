@@ -1,5 +1,6 @@
 """The pictures of what engines and rooms return: what they show, in the course's colours; engines draw nothing."""
 
+import tomllib
 from pathlib import Path
 
 import matplotlib.colors
@@ -187,30 +188,7 @@ def test_reads_are_crosses_and_writes_are_dots():
 
 # ---- engines ---------------------------------------------------------------------------------------------------------
 
-USED = """
-import sys
-import kernelcheck, ranklaunch, simgpu, torch
-
-triton, tl = kernelcheck.triton()
-
-@triton.jit
-def double(x, n):
-    at = tl.arange(0, 4)
-    tl.store(x + at, 2 * tl.load(x + at))
-
-def loaded():
-    return "matplotlib" in sys.modules
-
-if __name__ == "__main__":
-    report = kernelcheck.checked(double, (1,), torch.ones(4), 4)
-    print(report, report._repr_html_())
-    if simgpu.unavailable() is None:
-        simgpu.enable()
-        with simgpu.timeline() as seen:
-            torch.ones(4, device="sim").sum().item()
-        print(seen, simgpu.ClusterTimeline([seen]), seen.gaps(), seen.phases())
-    print("in ranks", ranklaunch.launch(loaded, nprocs=1, devices=["cpu"]), "here", loaded())
-"""
+USED = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["used"]
 
 
 def test_engines_draw_nothing(tmp_path):

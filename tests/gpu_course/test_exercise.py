@@ -41,6 +41,7 @@ from gpu_course.checks.comparison import difference, outline, shown
 from gpu_course.checks.finding import Finding
 from gpu_course.checks.mistakes import Mistake, Note, alike
 from tests import children
+from tests.interrupts import PASSED_THROUGH
 from tests.simgpu.simulated import fork_children
 from tests.waiting import calls
 
@@ -737,42 +738,8 @@ def test_an_edit_replaces_lines_that_stand_once(third):
     assert piece.of(twice)(3) == -13
 
 
-FILE = """```python
-from math import pi
-```
-
-== halves [too-much]
-# more than
-# a third
--    return x / 3
-+    return x / 2
-
-== right: by hand
-```python
-def third(x):
-    # == no row begins here
-    return multiplied(x, 1 / 3)
-
-
-def multiplied(x, factor):
-    return factor * x
-```
-
-== shifts: by [3] [off-by-one]
-# a part
-~ / 3 → - 3
-or
-     \"\"\"Return a third of `x`.\"\"\"
-+    x = x + 3
-
-== wrong: pi [2]
-~ / 3 → * pi
-"""
-
-
 def test_a_file_of_answers_has_mistakes_with_beliefs_right_answers_and_wrong_ones(tmp_path, third):
-    file = tmp_path / "third.diff"
-    file.write_text(FILE)
+    file = Path(__file__).with_name("third.diff")
     found = {kind: read(file).of(kind, third.reference) for kind in ("mistake", "right", "wrong")}
     assert [(row.name, row.belief, row.why, answer(12.0)) for row, answer in found["mistake"]] == [
         ("halves", "too-much", "more than a third", 6),
@@ -812,22 +779,7 @@ def test_the_registry_lists_every_exercise_once_in_order():
 
 @pytest.mark.skipif(os.name == "nt", reason="a signal that only POSIX sends")
 def test_a_real_interrupt_of_the_user_passes_through():
-    code = (
-        "import os, signal, threading, torch\n"
-        "from gpu_course.checks import sandbox\n"
-        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell may have started us with it ignored
-        "begun = threading.Event()\n"
-        "def user():\n"
-        "    begun.wait()\n"
-        "    os.kill(os.getpid(), signal.SIGINT)\n"
-        "threading.Thread(target=user).start()\n"
-        "def answer():\n"
-        "    begun.set()\n"
-        "    while True: pass\n"
-        "try: sandbox.call(answer, (), {}, limit_s=20, device=torch.device('cpu'), draws=False)\n"
-        "except KeyboardInterrupt: print('passed through')\n"
-    )
-    done = children.run("-c", code)
+    done = children.run("-c", PASSED_THROUGH)
     assert done.stdout.strip() == "passed through", done.stderr
 
 

@@ -1,7 +1,9 @@
 """Is each term explained in one place, and does the glossary find that place and its sentence?"""
 
 import re
+import tomllib
 from collections import Counter
+from pathlib import Path
 
 import nbformat
 from nbformat import v4
@@ -10,23 +12,7 @@ from tools import glossary, notebooks
 
 SEVERAL_MEANINGS = {"fused", "mask", "schedule", "shared memory"}  # each of its own lesson
 
-TEXT = """## Where it waits
-
-Here it waits. The CPU and its main memory, where Python runs, are the **host**.
-(A **kernel** is a program that runs on the GPU.) It runs there.
-
-Nobody asked. Python and the driver need some time for each line. This is **overhead**.
-
-- the **peak rate**: what it can do at most, as its [data sheet](https://example.org) says
-- **Nobody warms up.** A heading of an item is no term.
-
-|**live**|measured on this machine|
-|---|---|
-|`x`|another row|
-
-```python
-a**b**c
-```"""
+TEXT = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))["text"]
 
 
 def made(tmp_path):

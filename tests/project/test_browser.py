@@ -74,21 +74,7 @@ def test_moving_a_slider_changes_the_one_picture_of_each_explorer(tmp_path, name
         assert lab.errors == []
 
 
-CUT = """() => {
-    const pen = document.createElement('canvas').getContext('2d');
-    const cut = [];
-    const texts = '.widget-label, .widget-readout, .widget-html-content, .widget-button';
-    for (const shown of document.querySelectorAll(texts))
-        if (shown.offsetParent && shown.scrollWidth > shown.clientWidth + 1) cut.push(shown.innerText);
-    for (const list of document.querySelectorAll('.widget-dropdown select')) {
-        const style = getComputedStyle(list);
-        pen.font = style.font;
-        const room = list.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight);
-        for (const option of list.options)
-            if (list.offsetParent && pen.measureText(option.text).width > room) cut.push(option.text);
-    }
-    return cut;
-}"""
+CUT = Path(__file__).with_name("cut_words.js").read_text(encoding="utf-8").partition("\n")[2]
 
 
 @pytest.mark.slow

@@ -5,6 +5,8 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -14,57 +16,8 @@ from tests.project import cuda_branches
 from tools import notebooks
 
 needs_face = pytest.mark.skipif(simgpu.unavailable() is not None, reason=str(simgpu.unavailable()))
-SAMPLE = """import torch
-ON_CUDA = DEVICE.type == "cuda"
-HAS_QUEUE = DEVICE.type in ("cuda", "sim")
-if ON_CUDA and first:
-    print(1)
-elif DEVICE.type in ("cuda", "xpu"):
-    print(2)
-if HAS_QUEUE:
-    print(3)
-size = 4 if torch.cuda.is_available() else 5
-def label(kind):
-    if kind == "sim" or not ON_CUDA and kind in ("cpu", "sim"):
-        return "simulated"
-    if kind == "sim":
-        return "never"
-    return "live"
-"""
-TAKEN_BY = {  # the branches of packages and programs, by the function of `cuda_callers` that takes them
-    "description": ["choice.py.describe: device.type == 'sim' else", "choice.py._name: device.type == 'sim' else"],
-    "report": [f"report.py.Report.collect: available{again}" for again in ("", " #2", " #3", " #4")],
-    "site": ["site.py._gpus: accelerator and accelerator.type != 'sim'"],
-    "memory": [
-        "budgets.py.Limited.note: kind == 'cuda'",
-        "budgets.py.budget: result.device.type == 'sim' else",
-        "live.py.census: device.type == 'sim' else",
-        "measurements.py._result: device.type == 'cuda'",
-        "measurements.py._allocator_peak: device.type == 'sim' else",
-        "measurements.py._allocator_peak: device.type == 'cuda'",
-    ],
-    "formats": ["rates.py.formats: device.type == 'cuda'"],
-    "sheets": ["choice.py.sheets: device.type in ('cuda', 'xpu')"],
-    "answer": ["case.py.Case._outcome: self.device.type in ('cuda', 'mps', 'xpu')"],
-    "resuming": [
-        "resuming.py._another_process: case.device.type == 'sim' else",
-        "resuming.py._generator_of_its_own: device.type != 'sim'",
-    ],
-    "allocator": [f"allocator.py.limit_memory: kind == 'sim' else{again}" for again in ("", " #2", " #3")],
-    "ddp": [
-        *(f"train_ddp.py.join: use_cuda{again}" for again in ("", " #2", " #3")),
-        "train_ddp.py.train: device.type == 'cuda'",
-    ],
-    "evening": [
-        "train.py.join: torch.cuda.is_available() and torch.cuda.device_count() >= local_ranks",
-        "train.py.format_for: device.type not in ('cuda', 'xpu') else",
-    ],
-    "fsdp": [
-        *(f"train_fsdp.py.join: use_cuda{again}" for again in ("", " #2", " #3", " #4")),
-        "train_fsdp.py.sharded: mesh.device_type == 'cuda'",
-    ],
-    "layer_norm": on_face.LAYER_NORM,
-}
+_DATA = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TAKEN_BY = {**_DATA["taken_by"], "layer_norm": on_face.LAYER_NORM}
 ELSEWHERE = {  # branches that the face does not take, and the tests that pretend a real GPU
     "recorded.py._record: device.type in ('cpu', 'sim') or simulated or simgpu.is_simulated(device) else": (
         "tests/course_utils/test_recorded.py"
@@ -79,7 +32,7 @@ def _short(name):
 
 
 def test_branches_that_cuda_takes_and_the_simulated_gpu_does_not_say_so():
-    text, found = cuda_branches.marked(SAMPLE, "lesson", {})
+    text, found = cuda_branches.marked(_DATA["sample"], "lesson", {})
     assert found == [
         "lesson: ON_CUDA and first",
         "lesson: DEVICE.type in ('cuda', 'xpu')",
