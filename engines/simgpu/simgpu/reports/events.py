@@ -246,6 +246,15 @@ class Changed(Event):
     tensor: torch.Tensor
 
 
+class Blended(Event):
+    """`into` is changed in place: "mul_" by the number `share`, "add_", "lerp_" or "copy_" with `other`."""
+
+    name: str
+    into: torch.Tensor
+    other: torch.Tensor | None
+    share: float = 1.0
+
+
 class StateTaken(Event):
     """`state_dict()` of a whole model returns."""
 
@@ -254,14 +263,14 @@ class StateTaken(Event):
 
 
 class Kept(Event):
-    """A state is loaded into a model, or something is saved."""
+    """A state is loaded into a model, or something is saved, into none."""
 
     state: Any
-    saved: bool
+    model: nn.Module | None
 
 
 class Housekeeping(Event):
-    """`name` of "empty_cache", "synchronize", "collect" or "manual_seed" is called, the last one with `args`."""
+    """`name` is called: "empty_cache", "synchronize", "collect", "anomaly", or "manual_seed" with `args`."""
 
     name: str
     args: tuple[Any, ...]

@@ -238,8 +238,8 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
     for owner, name in ((nn.Module, "to"), (nn.Module, "cuda"), (torch, "load")):
         yield owner, name, lambda *_, **__: events.Moved(), None
     yield nn.Module, "state_dict", None, _state
-    yield nn.Module, "load_state_dict", lambda model, state_dict, *_, **__: events.Kept(state_dict, False), None
-    yield torch, "save", lambda obj, *_, **__: events.Kept(obj, True), None
+    yield nn.Module, "load_state_dict", lambda model, state_dict, *_, **__: events.Kept(state_dict, model), None
+    yield torch, "save", lambda obj, *_, **__: events.Kept(obj, None), None
     yield DistributedDataParallel, "__init__", lambda _, module, *__, **___: events.Wrapped(module), None
     yield GradScaler, "__init__", None, lambda _, scaler, *__, **___: _scaler_call("__init__", scaler)
     for name in ("scale", "unscale_", "get_scale", "step"):
@@ -259,14 +259,7 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
         yield kind, "__init__", None, lambda _, scheduler, *__, **___: events.Scheduled(scheduler, "__init__")
     yield _F, "dropout", lambda input, p=0.5, training=None, *_, **__: events.Dropout(p, training), None
     yield _F, "scaled_dot_product_attention", _attention, None
-    for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
-        yield _F, name, lambda input, target, *_, **__: _difference(input, target, True), None
-    for name in ("__sub__", "sub"):
-        yield SimTensor, name, lambda self, other, *_, **__: _difference(self, other), None
-    # of a subclass with a method of its own, Python would call this first for `cpu - cuda`, and no `__sub__`
-    yield torch.Tensor, "__rsub__", lambda self, other, *_, **__: _difference(self, other), None
-    for name in ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"):
-        yield torch.Tensor, name, lambda self, *_, **__: events.Changed(self), None
+    yield from _hooks_of_arithmetic()
     yield DataLoader, "__init__", _loader_built, None
     yield DataLoader, "__iter__", None, lambda iterator, loader: events.LoaderBegun(loader, iterator)
     yield DistributedSampler, "__iter__", lambda sampler: events.Ordered(sampler), None
@@ -275,6 +268,21 @@ def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
     calls += [(torch.accelerator, "synchronize")]
     for owner, name in (*calls, (torch, "manual_seed"), (gc, "collect")):
         yield owner, name, functools.partial(_housekeeping, name), None
+    for kind in (torch.autograd.detect_anomaly, torch.autograd.set_detect_anomaly):
+        yield kind, "__init__", lambda *_, **__: events.Housekeeping("anomaly", ()), None
+
+
+def _hooks_of_arithmetic() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
+    for name in ("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"):
+        yield _F, name, lambda input, target, *_, **__: _difference(input, target, True), None
+    for name in ("__sub__", "sub"):
+        yield SimTensor, name, lambda self, other, *_, **__: _difference(self, other), None
+    # of a subclass with a method of its own, Python would call this first for `cpu - cuda`, and no `__sub__`
+    yield torch.Tensor, "__rsub__", lambda self, other, *_, **__: _difference(self, other), None
+    for name in ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"):
+        yield torch.Tensor, name, lambda self, *_, **__: events.Changed(self), None
+    for name in ("mul_", "add_", "lerp_", "copy_"):
+        yield torch.Tensor, name, functools.partial(_blended, name), None
 
 
 def _backward(
@@ -303,6 +311,12 @@ def _softmax(scores: Any, dim: Any) -> Event | None:
 def _divided(tensor: torch.Tensor, divisor: Any) -> Event | None:
     number = isinstance(divisor, int | float) and not tensor.dim() and graph_of(tensor) is not None
     return events.Divided(tensor, divisor) if number else None
+
+
+def _blended(name: str, into: torch.Tensor, other: Any, share: Any = 1.0, alpha: float = 1.0, **_: Any) -> Event | None:
+    if name == "mul_":
+        return events.Blended(name, into, None, other) if isinstance(other, int | float) else None
+    return events.Blended(name, into, other, alpha) if isinstance(other, torch.Tensor) else None
 
 
 def _housekeeping(name: str, *args: Any, **kwargs: Any) -> Event | None:

@@ -2,6 +2,8 @@
 
 import sys
 
+import torch
+
 from simgpu.ground import places
 from simgpu.reports import events
 from simgpu.reports.program import Program
@@ -29,7 +31,7 @@ class Reads:
         if event.asker.startswith("torch.distributions"):
             self.asking[places.place()] = "check"
         elif places.phase() == "backward":
-            self.asking.setdefault(places.place(), "backward")
+            self.asking.setdefault(places.place(), "anomaly" if torch.is_anomaly_enabled() else "backward")
         elif package := _library(event.asker):
             self.asking.setdefault(places.place(), f"library {package}")
 

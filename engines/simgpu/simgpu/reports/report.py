@@ -174,7 +174,7 @@ class Values:
         grown = [one for growth in self.growth if (one := MemoryGrows.named(growth))]
         results, times = ([one for one in habits if (one.about == "result") is wanted] for wanted in (True, False))
         left_steps = (self.capacity - self.peak) / (sum(one.bytes for one in grown) or 1)
-        fills = left_steps < _MANY_STEPS
+        fills = left_steps < _MANY_STEPS or not all(one.bytes for one in grown)  # of graphs, the memory of the host
         if not self.fits:  # what has filled the memory is the cause
             return [*grown, *results, *times, *waits]
         return [*results, *(grown if fills else []), *times, *waits, *([] if fills else grown)]

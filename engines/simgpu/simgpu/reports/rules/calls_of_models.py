@@ -189,4 +189,5 @@ class DdpBypassed(Rule, about="result", often="twice"):
     def on_judged(self, event: events.Judged) -> None:
         model = event.call.model
         if event.call.used and event.trained and model in self._wrapped and model not in self._averaged:
-            self.note(event.call.line)
+            lines = event.call.lines  # a method of the model may be what calls it
+            self.note(next((one for one in lines if ".module." in one), event.call.line))

@@ -14,6 +14,8 @@ from simgpu.reports import events
 from simgpu.reports.program import version
 from simgpu.reports.rule import SHARE_OF_FEW, Rule, WaitRule
 
+_FEW_NUMBERS = 4096  # of a constant: more are looked at too long
+
 
 class CopiesNotPinned(WaitRule):
     """`non_blocking=True` does nothing, since the memory that is copied is not pinned."""
@@ -34,7 +36,7 @@ class CopiesNotPinned(WaitRule):
         return row.seconds >= SHARE_OF_FEW * step_s
 
 
-class MovedInEachStep(Rule, about="time", often="each step"):
+class MovedInEachStep(Rule, about="time", often="each step", explains=("constant-copied-in-each-step",)):
     """The same tensor or model is copied in each step."""
 
     text = "This copies the same tensor to the GPU in each step. Move it once, before the loop."
@@ -54,6 +56,31 @@ class MovedInEachStep(Rule, about="time", often="each step"):
         self._sent[source] = now, first, step
 
 
+class ConstantCopiedInEachStep(Rule, about="time", often="each step"):
+    """A tensor with the same numbers is made on the CPU in each step, and copied."""
+
+    text = (
+        "In each step, this makes a tensor of the same numbers on the CPU and copies it to the GPU. Make it once, "
+        "before the loop."
+    )
+    cure = "make it once, before the loop"
+
+    def begin(self) -> None:
+        self._numbers: dict[str, Tensor | None] = {}  # that a line has copied in all steps until now
+
+    def on_copied(self, event: events.Copied) -> None:
+        """Note a line that copies the same few numbers, which differ: rewards and masks may be all zeros or ones."""
+        source, line = event.source, places.place()
+        known = self._numbers.get(line, source)
+        if known is not None and not self.program.running and not self.program.only_batch:
+            is_made = type(source) is Tensor and source._base is None and not source.requires_grad
+            few = is_made and 1 < source.numel() <= _FEW_NUMBERS
+            kept = few and torch.equal(source, known) and bool((source != source.flatten()[0]).any())
+            if kept and line in self._numbers:
+                self.note(line)
+            self._numbers[line] = source.clone() if kept else None
+
+
 class SavedInEachStep(Rule, about="time", often="each step"):
     """A file is written in each step."""
 
@@ -65,7 +92,7 @@ class SavedInEachStep(Rule, about="time", often="each step"):
 
     def on_kept(self, event: events.Kept) -> None:
         """Note a line that has saved in an earlier step of the same epoch."""
-        if not event.saved:
+        if event.model is not None:
             return
         line, now = places.place(), self.program.step
         epoch, step = self._saved.get(line, (-1, -1))
@@ -75,11 +102,11 @@ class SavedInEachStep(Rule, about="time", often="each step"):
 
 
 class StateIsNoCopy(Rule, about="result"):
-    """A `state_dict()` that was kept has changed with the weights."""
+    """A `state_dict()` that was kept is the weights themselves."""
 
     text = (
-        "`state_dict()` holds the weights themselves, and later steps have changed them, so this keeps no earlier "
-        "state. Write `copy.deepcopy(model.state_dict())`."
+        "`state_dict()` holds the weights themselves, which every later step changes, so this keeps no earlier state. "
+        "Write `copy.deepcopy(model.state_dict())`."
     )
     cure = "`copy.deepcopy(model.state_dict())`"
 
@@ -93,13 +120,14 @@ class StateIsNoCopy(Rule, about="result"):
                 self._states[value] = (*now, value._version)
 
     def on_kept(self, event: events.Kept) -> None:
-        """Note a state that is loaded or saved if training has changed it since it was taken."""
+        """Note a state that training has changed since it was taken, or that is the loaded model's own still."""
         for value in tree_leaves(event.state) if len(self._states) else ():
             if isinstance(value, torch.Tensor) and value in self._states:
                 reference, line, step, version = self._states[value]
                 model = reference()
                 is_trained = model is not None and any(one in self.program.trained for one in model.parameters())
-                if is_trained and step < self.program.step and value._version != version:
+                own = model is event.model and step > 0 and value._version == version and line != places.place()
+                if is_trained and (own or (step < self.program.step and value._version != version)):
                     self.note(line)
                     return
 

@@ -2,9 +2,31 @@
 
 from typing import Any
 
+import torch
+
 from simgpu.ground import places
 from simgpu.reports import events
 from simgpu.reports.rule import Rule
+
+
+class AnomalyModeLeftOn(Rule, about="time", often="each step"):
+    """Anomaly mode keeps a traceback of each operator, and reads each gradient."""
+
+    text = (
+        "In anomaly mode PyTorch keeps a traceback of each operation, and the host reads every gradient to look for "
+        "NaN in it. Turn it on to find a fault, and leave it out afterwards."
+    )
+    cure = "leave `set_detect_anomaly(True)` out once the fault is found"
+
+    def begin(self) -> None:
+        self._line = ""
+
+    def on_housekeeping(self, event: events.Housekeeping) -> None:
+        self._line = places.place() if event.name == "anomaly" else self._line
+
+    def on_backward(self, event: events.Backward) -> None:
+        if torch.is_anomaly_enabled() and self._line:
+            self.note(self._line)
 
 
 class CacheEmptiedInEachStep(Rule, about="time", often="each step"):

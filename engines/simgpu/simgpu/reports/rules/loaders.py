@@ -44,7 +44,7 @@ class EpochNotSet(Rule, about="result"):
         self._same = ""
 
 
-class LoaderBegunAnew(Rule, about="time", often="each step"):
+class LoaderBegunAnew(Rule, about="time", often="each step", explains=("constant-copied-in-each-step",)):
     """The loader begins anew for each batch, as by `next(iter(loader))`."""
 
     text = (

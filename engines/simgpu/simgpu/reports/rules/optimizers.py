@@ -119,6 +119,12 @@ class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=(
     )
     cure = "no `detach()` before the loss; make the optimizer last"
 
+    def begin(self) -> None:
+        self._built: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()  # the line of each
+
+    def on_optimizer_built(self, event: events.OptimizerBuilt) -> None:
+        self._built[event.optimizer] = places.place()
+
     def on_update(self, event: events.Update) -> None:
         program = self.program
         if program.clear_line and not any(is_set(one.grad) for one in event.parameters):
@@ -129,7 +135,7 @@ class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=(
             used = (call.model for call in program.passes if call.used)
             parameters = (one for model in used for one in alive(program.parts(model).parameters))
             if any(one.grad is not None and one not in program.trained for one in parameters):
-                self.note()
+                self.note(self._built.get(event.optimizer, ""))
 
 
 @dataclass

@@ -13,6 +13,7 @@ from simgpu.reports.program import Program
 from simgpu.reports.rule import Outcome, Rule, behind_views
 
 _MOST_NODES = 2000  # of a graph, that are walked
+_KEEPS_ROWS = ("View", "UnsafeView", "Expand", "ToCopy", "Mul", "NativeDropout")  # dropout multiplies
 
 
 class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
@@ -30,12 +31,17 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         "This softmax goes over dimension 0, that of the batch, and its weights are those of a sum over another "
         "dimension, so that those of a sample do not add up to 1. Name the dimension of that sum."
     )
+    heads = (
+        "This softmax goes over dimension {over} of its scores, and a product sums over the last one, as over the keys "
+        "of attention, so that the weights of a query do not add up to 1. Name the last dimension: `dim=-1`."
+    )
     cure = "`dim=-1`"
 
     def begin(self) -> None:
         self._line = ""  # of the last softmax over dimension 0
         self._lines: dict[tuple[torch.Size, int], str] = {}  # of the last one of such scores, by their dimension
         self._pools: dict[torch.Size, str] = {}  # lines of those over dimension 0 in a model, of a row for each sample
+        self._heads: dict[tuple[torch.Size, int], str] = {}  # lines of those over one between that and the last two
         self._texts: dict[str, str] = {}  # by line, where it is another one than for most
 
     def on_softmax(self, event: events.Softmax) -> None:
@@ -43,6 +49,8 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         shape, rows = event.scores.shape, _rows(self.program)
         self._lines[shape, event.dim] = place = places.place()
         self._line = self._line if event.dim else place
+        if 0 < event.dim < len(shape) - 2 and torch.is_grad_enabled():
+            self._heads[shape, event.dim] = place
         if event.dim or rows < 2 or shape[0] != rows or not torch.is_grad_enabled():
             return
         is_attention = len(shape) > 2 and shape[-1] == shape[-2] > 1 and rows != shape[-1]
@@ -53,8 +61,10 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
 
     def on_backward(self, event: events.Backward) -> None:
         """Note a softmax over the batch that weights a sum over another dimension, as in attention that pools."""
-        for node in graph_nodes(map(graph_of, event.roots), most=_MOST_NODES) if self._pools else ():
+        for node in graph_nodes(map(graph_of, event.roots), most=_MOST_NODES) if self._pools or self._heads else ():
             of_sum, factors = node.name() == "SumBackward1", node.name() == "BmmBackward0" and node
+            if factors and self._heads:
+                self._look_for_heads(node)
             sizes, dims = (getattr(node, f"_saved_{name}", ()) for name in ("self_sym_sizes", "dim"))
             if of_sum and not any(dim in (0, 2**64 - len(sizes)) for dim in dims):
                 factors = node.next_functions[0][0]
@@ -66,6 +76,20 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
                     self._texts[line] = self.pooled
                     self.note(line)
         self._pools.clear()
+        self._heads.clear()
+
+    def _look_for_heads(self, product: Any) -> None:
+        """Note a softmax over a dimension that goes through a product which sums over its last one."""
+        node = product.next_functions[0][0]
+        while node is not None and node.name().startswith(_KEEPS_ROWS):
+            node, *others = (one for one, _ in node.next_functions)
+            node = None if any(others) else node
+        shape = _shape(node) if node is not None and node.name().startswith("SoftmaxBackward") else None
+        line = "" if shape is None else self._heads.get((shape, _at(node, "_saved_dim", len(shape))), "")
+        factor = getattr(product, "_saved_self", None) if line else None
+        if shape is not None and factor is not None and shape[-2] > 1 and factor.shape[-2:] == shape[-2:]:
+            self._texts[line] = self.heads.format(over=_at(node, "_saved_dim", len(shape)))
+            self.note(line)
 
     def on_loss(self, event: events.Loss) -> None:
         """Note what a loss gets that has one target for each row."""
