@@ -77,7 +77,8 @@ class ModelOnTheCpu(Rule, about="time", often="each step", explains=("host-work"
             return False
         tensors = (one for one in tree_leaves((event.args, event.kwargs)) if isinstance(one, torch.Tensor))
         several = any(one.dim() > 1 and one.shape[0] > 1 for one in tensors)  # unlike a policy that plays a game
-        is_table = isinstance(event.module, nn.Embedding | nn.EmbeddingBag)  # which may be too large for a GPU
+        kinds = [type(one) for one in event.module.modules() if one._parameters]
+        is_table = all(issubclass(kind, nn.Embedding | nn.EmbeddingBag) for kind in kinds)  # perhaps too large a one
         return not is_table and (several or self.program.trains(event.module))
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
