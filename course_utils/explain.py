@@ -51,7 +51,9 @@ class Explanation:
     def _repr_html_(self) -> str:
         rows = (("What", self.what), ("Why", self.why), ("Now", self.now))
         return "<table>{}</table>".format(
-            "".join(f"<tr><th>{head}</th><td>{html.escape(text)}</td></tr>" for head, text in rows)
+            "".join(
+                f'<tr><th>{head}</th><td style="text-align: left">{html.escape(text)}</td></tr>' for head, text in rows
+            )
         )
 
 
@@ -103,10 +105,8 @@ def _causes(error: BaseException | str) -> list[BaseException | str]:
 # A line that says which error was raised; what stands before it (a rank, a time, an E) begins the next lines too
 _RAISED = re.compile(r"^(.*?)\b((?:\w+\.){,9}[A-Z]\w*(?:Error|Exception|Interrupt|Unsupported))(?:: |:?$)", re.M)
 
-
 # Colours, with and without the letter that begins them, and Windows' ends of lines
 _NOISE = re.compile(r"(?:\x1b|\\u001b|\\x1b|\\033)\[[\d;?]*[A-Za-z]|\[\d(?:;\d+)*m|\r(?=\n)")
-
 _QUOTES = dict(zip(map(ord, "‘’“”"), "''\"\"", strict=True))  # as forums set them
 
 
@@ -115,7 +115,8 @@ def _messages(error: BaseException | str) -> Iterator[str]:
     text = html.unescape(_NOISE.sub("", str(error))).translate(_QUOTES)
     if len(text) > 60_000:  # a log: its end says most, and the patterns take a second for so much
         text = f"{text[:20_000]}\n{text[-40_000:]}"
-    raised = list(_RAISED.finditer(text)) if isinstance(error, str) or "Traceback (most recent" in text else []
+    holds = isinstance(error, str) or re.search(r"Traceback \(most recent|\Aranks? \d[\d, and]* raised", text)
+    raised = list(_RAISED.finditer(text)) if holds else []
     if raised:
         head = re.sub(r"\d+", r"\\d+", re.escape(raised[-1][1].rstrip()))
         plain = re.sub(rf"^{head} ?", "", text, flags=re.MULTILINE)
@@ -182,10 +183,13 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def _under_traceback(shell: Any, kind: type[BaseException], error: BaseException, where: Any, tb_offset: Any) -> None:
+    from IPython.display import display
+
     shell.showtraceback((kind, error, where), tb_offset=tb_offset)
+    sys.stderr.flush()  # where the traceback of a group stands
     known = explain(error)
     if known.name != "unknown":
-        print(known)
+        display(known)
 
 
 def names() -> tuple[str, ...]:
@@ -202,8 +206,6 @@ def _fill(text: str, parts: dict[str, str]) -> str:
 
 _DEVICE = r"(?:cpu|cuda|sim|mps|xpu|meta)(?::\d+)?"
 _compiled = functools.cache(re.compile)  # re itself keeps no more than 512 patterns
-
-
 _TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
 
 

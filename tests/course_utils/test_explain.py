@@ -139,10 +139,7 @@ PROCESSES = {
     "rank raised": (ranks(last_rank(lambda: {}["x"])), "rank 1 raised KeyError"),
     "collectives differ": (watched, "ranks called different collectives"),
     "unused parameter": (ranks(two_steps), "took no part in the loss"),
-    "dead worker": (
-        lambda: in_a_worker(lambda i: os.kill(os.getpid(), signal.SIGKILL)),
-        "a worker of the DataLoader ended",
-    ),
+    "dead worker": (lambda: in_a_worker(lambda i: os.kill(os.getpid(), signal.SIGKILL)), "of the DataLoader ended"),
     "slow worker": (wait_for_a_worker, "within timeout seconds"),
     "worker raised": (lambda: in_a_worker(lambda i: {}["x"]), "a worker of the DataLoader raised KeyError"),
     "cannot pickle": (lambda: launch(lambda lock: lock, sys.stdout), "cannot be sent to another process"),
