@@ -12,7 +12,7 @@ from simgpu.reports.report import Kernel, Values
 
 _INSTEAD = {  # what to do, by patterns of an error's kind, its text and the line
     r"invalid device ordinal|device_count|\bGPUs\b|n(um)?_?gpu|nproc": "`--gpus 2`, before the program's name, gives "
-    "it two GPUs; without the option there is one.",
+    "it two GPUs, `--gpus 4` four; without the option there is one.",
     "attempted relative import": "Run this file as a part of its package: python -m simgpu -m package.module",
     "ModuleNotFoundError": "Install it for the Python that runs simgpu.",
     "EOFError": "It asks for something to be typed, and gets nothing: a shell gives it with `< answers.txt`.",
