@@ -127,6 +127,8 @@ def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -
     from torch._inductor import compile_fx
 
     mode = detect_fake_mode(inputs)
+    if options.get("is_backward") and not graph.graph.output_node().all_input_nodes:
+        raise NotImplementedError("the compiler's backward pass reaches no weight, as behind `nll_loss`")
     for node in graph.graph.nodes:  # C++ code has put `meta` into it: see `fakes`
         node.args, node.kwargs = (map_aggregate(one, _led) for one in (node.args, node.kwargs))
         if node.op == "get_attr" and mode is not None and not _has_gpu():
