@@ -238,7 +238,7 @@ def _must_read(session: Recording) -> frozenset[tuple[str, int, str]]:
     Ranks that get the same model wait once, too.
     """
     program = session.program
-    moved = {line for line, times in program.moves.items() if times == 1 and session.run.steps <= 1}
+    moved = {line for line, times in program.moves.items() if times < 3 and session.run.steps <= 1}  # `.cuda().to(…)`
     return frozenset(Line.of(line).parts for line in session.reads.must | moved | program.preparing)
 
 
