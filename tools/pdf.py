@@ -19,22 +19,7 @@ FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
-LOOK = """
-body { font: 10.5pt/1.45 sans-serif; color: #000; background: #fff; }
-.title { text-align: center; padding-top: 30vh; }
-h1 { font-size: 22pt; break-before: page; }
-.title h1, .contents h2 { break-before: auto; }
-.contents { break-before: page; }
-h1, h2, h3, h4 { break-after: avoid; line-height: 1.2; }
-pre { font: 7.6pt/1.35 monospace; white-space: pre-wrap; overflow-wrap: anywhere; margin: .4em 0; padding: .4em .6em; }
-div.cell_input pre { background: #f4f4f4; border-left: 2pt solid #0072b2; }
-code { font-size: 90%; overflow-wrap: anywhere; }
-img, svg { max-width: 100%; height: auto !important; max-height: 22cm; break-inside: avoid; }
-table { border-collapse: collapse; font-size: 8.5pt; max-width: 100%; }
-td, th { border: .5pt solid #999; padding: .15em .4em; text-align: left; overflow-wrap: anywhere; }
-a { color: inherit; text-decoration: none; }
-a.headerlink, details.hide:not(.below-input), button, .prev-next-footer { display: none; }
-"""
+LOOK = Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
 # What is of no use on paper.
 HIDDEN = "a.headerlink, script, .admonition.note, details.hide:not(.below-input), details.hide > summary"
 FOOT = (

@@ -40,19 +40,10 @@ def where_after_to(draw: random.Random) -> Item:
 
 
 _MIXED = {  # a line, and what makes it right or wrong: x is on the device, y and one are on the CPU
-    "x + y": True,
-    "torch.cat([x, y])": True,
-    "x * y.sum(0, keepdim=True)": True,
-    "torch.dot(x, y)": True,
-    "torch.where(x > 0, x, y)": True,
-    "x + y.sum()": False,
-    "x * one": False,
-    "x + y.to(device)": False,
-    "x.cpu() + y": False,
-    "x[0] + y.sum()": False,
-    "x - y.mean()": False,
-    "x.max() * one": False,
-}
+    "x + y": True, "torch.cat([x, y])": True, "x * y.sum(0, keepdim=True)": True, "torch.dot(x, y)": True,
+    "torch.where(x > 0, x, y)": True, "x + y.sum()": False, "x * one": False, "x + y.to(device)": False,
+    "x.cpu() + y": False, "x[0] + y.sum()": False, "x - y.mean()": False, "x.max() * one": False,
+}  # fmt: skip
 
 
 @generator("place", "devices-mix", short=True, simulated=True)
