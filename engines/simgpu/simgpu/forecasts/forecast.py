@@ -1,9 +1,11 @@
 """Forecast of a program's memory and time on a GPU that is not present."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -115,6 +117,13 @@ class Forecast:
         """The run of the program on a GPU older than compute capability 8.0, where some kernels are others."""
         return self._program(None, capability=_OLD) if self._timed.by_capability else self._timed
 
+    @cached_property
+    def _narrow(self) -> tuple[int, int] | None:
+        """Peak in autocast to float16, and its bytes that grow with the batch; None where the program refuses it."""
+        with suppress(RuntimeError):
+            memory = self._program(None, amp=True).memory
+            return None if memory.peak_bytes == self.memory.peak_bytes else (memory.peak_bytes, _scaling(memory))
+
     @property
     def events(self) -> tuple[Event, ...]:
         """What the timed step asks of a GPU, in order, each kernel with its phase and line; `on` plays them."""
@@ -144,12 +153,11 @@ class Forecast:
         run = self._of_old_gpus if old else self._timed
         memory = run.memory if run is not self._timed else self.memory
         parts = memory.parts.by_owner()
-        grown = ("activations", "temporaries") if memory.peak_moment.phase != OPTIMIZER else ("activations",)
         basis = Basis(
             machine=Machine(row, hosts.get(host or there), cluster, costs or Costs()), gpus=1,
             used=self._ranks or 1, events=run.events, first=0, last=1,
             capacity=row.room_bytes, owners={"weights": parts.pop("parameters"), **parts},
-            scaling=sum(parts[owner] for owner in grown), optimizer=run.optimizer,
+            scaling=_scaling(memory), optimizer=run.optimizer, narrow=lambda: self._narrow,
         )  # fmt: skip
         return TimeForecast.of(basis)
 
@@ -214,7 +222,7 @@ def _run(
     make_optimizer: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None,
     step: Callable[[nn.Module, Any, torch.optim.Optimizer | None], object], ranks: int | None,
     device: torch.device | None, compiled: tuple[str | None] | None = None,
-    capability: tuple[int, int] | None = None,
+    capability: tuple[int, int] | None = None, amp: bool = False,
 ) -> _FakeRun:  # fmt: skip
     """Run the program for one step or two, each operator accounted and recorded; `compiled` holds the mode."""
     recorder = Recorder(capability)
@@ -228,12 +236,33 @@ def _run(
                 recorder.log.clear()
                 if compiler is not None:
                     compiler.found.clear()
-                step(*program)
+                with _autocast() if amp else nullcontext():
+                    step(*program)
                 recorder.log.step()
         graphs = () if compiler is None else tuple(compiler.found)
         return _FakeRun(
             ledger.forecast(device), tuple(recorder.log.events), recorder.optimizer, graphs, recorder.by_capability
         )
+
+
+@contextmanager
+def _autocast() -> Generator[None]:
+    """Run forward passes, and nothing else, in autocast to float16."""
+    plain = torch.autograd.backward
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        torch.clear_autocast_cache()
+        with torch.autocast("cuda", enabled=False):
+            plain(*args, **kwargs)
+
+    with mock.patch.object(torch.autograd, "backward", backward), torch.autocast("cuda", torch.float16):
+        yield
+
+
+def _scaling(memory: MemoryForecast) -> int:
+    """Return the bytes of a peak that grow with the batch."""
+    grown = ("activations", "temporaries") if memory.peak_moment.phase != OPTIMIZER else ("activations",)
+    return sum(memory.parts.by_owner()[owner] for owner in grown)
 
 
 def _device(given: torch.device | str | None) -> torch.device | None:

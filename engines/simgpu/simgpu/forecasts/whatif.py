@@ -71,10 +71,18 @@ class Basis:
     owners: dict[str, int]
     scaling: int  # bytes of the peak that grow with the batch
     optimizer: Optimizer
+    narrow: Callable[[], tuple[int, int] | None] = field(default=lambda: None, repr=False)  # `memory` in autocast
 
     @property
     def peak(self) -> int:
         return sum(self.owners.values())
+
+    def memory(self, amp: bool) -> tuple[int, int]:
+        """Return the peak, with autocast if wanted, and the bytes of it that grow with the batch."""
+        if not amp or _is_narrow(self):
+            return self.peak, self.scaling
+        saved = math.floor((1 - _AMP_SHARE) * self.scaling)
+        return self.narrow() or (self.peak - saved, self.scaling - saved)
 
     def on(self, spec: GPU, host: str | Host | None = None) -> "Basis":
         """Return the same program on other GPUs, of all the room that these have, and if wanted with another host."""
@@ -131,7 +139,7 @@ def what_if(
     possible: list[tuple[bool, str, str, Callable[[Sequence[Event]], Sequence[Event]]]] = [
         (spec is not own, spec.name, _OTHER + _scores_text(basis, spec), list),  # the same events
         (batch != 1, f"batch × {batch:.3g}", _BATCH, lambda events: [_scaled(one, batch) for one in events]),
-        (amp, "autocast", _amp_text(basis), lambda events: _with_amp(events, basis)),
+        (amp, "autocast", _amp_text(basis) if amp else "", lambda events: _with_amp(events, basis)),
         (fused, "fused optimizer", _fused_text(basis), lambda events: _with_fused(events, basis)),
         (foreach, "foreach optimizer", _foreach_text(basis), _with_foreach),
         (pinned, "pinned copies", _PINNED, _with_pinned),
@@ -147,8 +155,8 @@ def what_if(
     machine = there.machine if ranks == 1 else replace(there.machine, link=Cluster(spec.name, per_machine=8))
     with uncollected():
         timeline = Timeline.of(play(events, machine, basis.gpus), basis.first, basis.last)
-    share = _AMP_SHARE if amp and not _is_narrow(basis) else 1.0
-    peak = basis.peak + math.floor(basis.scaling * (batch * share - 1))
+    peak, scaling = basis.memory(amp)
+    peak += math.floor(scaling * (batch - 1))
     step_s = timeline.total_ns / (basis.last - basis.first) / 1e9
     names, texts = [name for name, _, _ in changes], tuple(text for _, text, _ in changes)
     hours = None if steps is None else arguments.whole("steps", steps) * step_s / (batch * ranks) / 3600
@@ -187,9 +195,10 @@ _BATCH = (
     "batch; weights, gradients, optimizer, launches and data that lay on the GPU before do not"
 )
 _AMP = (
-    "products compute in 16 bits with half the bytes, weights are cast once a step, and what grows with the batch "
-    "takes 0.6 of its bytes; the host's time for casts is left out, other kernels are taken as they are"
+    "products compute in 16 bits with half the bytes, weights are cast once a step, and {}; the host's time for casts "
+    "is left out, other kernels are taken as they are"
 )
+_AMP_MEMORY = "what grows with the batch takes 0.6 of its bytes", "memory is that of the program run again in autocast"
 _PINNED = "copies to the GPU come from pinned memory with non_blocking=True, so that the host does not wait for them"
 _COMPILED = (
     "the host launches each part of a step between two waits at once, as CUDA graphs do; the kernels are the same, and "
@@ -217,12 +226,13 @@ def _scores_text(basis: Basis, spec: GPU) -> str:
 # ---- another batch ----------------------------------------------------------------------------------------------
 def _largest(basis: Basis, capacity: int, amp: bool) -> float:
     """Return the largest batch that fits, beside that of the run. Raises ValueError where memory has no part of it."""
-    if not basis.scaling:
+    peak, scaling = basis.memory(amp)
+    if not scaling:
         raise ValueError('batch is "max", but no memory at the peak grows with the batch')
-    left = capacity - (basis.peak - basis.scaling)
+    left = capacity - (peak - scaling)
     if left <= 0:
         raise ValueError('batch is "max", but weights, gradients and optimizer alone do not fit')
-    return left / basis.scaling / (_AMP_SHARE if amp and not _is_narrow(basis) else 1.0)
+    return left / scaling
 
 
 def _scaled(event: Event, factor: float) -> Event:
@@ -252,7 +262,8 @@ def _is_product(event: Event) -> TypeGuard[Kernel]:
 
 
 def _amp_text(basis: Basis) -> str:
-    return "most products compute in 16 bits already: nothing changes" if _is_narrow(basis) else _AMP
+    changed = _AMP.format(_AMP_MEMORY[basis.narrow() is not None])
+    return "most products compute in 16 bits already: nothing changes" if _is_narrow(basis) else changed
 
 
 def _is_narrow(basis: Basis) -> bool:
