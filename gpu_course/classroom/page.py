@@ -22,18 +22,7 @@ _MOST = 30  # mistakes that the page lists
 _SIGNS = {"solved": "✓", "stuck": "✗", "tried": "·", "": ""}
 
 _STYLE = "\n" + Path(__file__).with_suffix(".css").read_text(encoding="utf-8")
-
-_SCRIPT = """
-for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => {
-  const head = button.parentElement, body = head.closest("table").tBodies[0];
-  const up = head.getAttribute("aria-sort") === "ascending";
-  const value = row => row.cells[head.cellIndex].dataset.sort ?? row.cells[head.cellIndex].textContent;
-  const rows = [...body.rows].sort((one, other) => value(one).localeCompare(value(other), undefined, {numeric: true}));
-  for (const each of head.parentElement.cells) each.removeAttribute("aria-sort");
-  head.setAttribute("aria-sort", up ? "descending" : "ascending");
-  body.append(...(up ? rows.reverse() : rows));
-});
-"""
+_SCRIPT = "\n" + Path(__file__).with_suffix(".js").read_text(encoding="utf-8")
 
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
