@@ -36,8 +36,8 @@ class _Kernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, pairs: int, *tensors: torch.Tensor) -> Any:
-        query, key, value = tensors[:3]
-        recorder.kernel("flex_attention", price_of_flex(query, key, value, pairs))
+        query, value = tensors[0], tensors[2]
+        recorder.kernel("flex_attention", price_of_flex(*tensors[:3], pairs))
         alike = query.shape[-1] == value.shape[-1]
         out = torch.empty_like(query) if alike else query.new_empty((*query.shape[:-1], value.shape[-1]))
         rows = [query.new_empty(query.shape[:-1], dtype=torch.float32) for _ in range(2)]
@@ -68,8 +68,5 @@ def _share(mask: tuple[Any, ...]) -> float:
 
 
 def _asked(length: int, block: int) -> torch.Tensor:
-    return (
-        (torch.arange(0, length, block)[:, None] + torch.tensor([0, block // 2, block - 1]))
-        .flatten()
-        .clamp(max=length - 1)
-    )
+    inside = torch.tensor([0, block // 2, block - 1])
+    return (torch.arange(0, length, block)[:, None] + inside).flatten().clamp(max=length - 1)

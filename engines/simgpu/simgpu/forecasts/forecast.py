@@ -248,9 +248,8 @@ def _run(
 @contextmanager
 def _autocast() -> Generator[None]:
     """Run forward passes, and nothing else, in autocast to float16."""
-    plain = torch.autograd.backward
 
-    def backward(*args: Any, **kwargs: Any) -> None:
+    def backward(*args: Any, plain: Any = torch.autograd.backward, **kwargs: Any) -> None:
         torch.clear_autocast_cache()
         with torch.autocast("cuda", enabled=False):
             plain(*args, **kwargs)
