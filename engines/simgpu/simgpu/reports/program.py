@@ -51,7 +51,7 @@ class Program:
         )  # parameters that have got no gradient yet, by their optimizer
         self.reached: list[nn.Parameter] = []  # those that have got their first one before the update that runs
         self.groups = 0  # of parameters, of all optimizers
-        self.optimized = self.several = False  # whether an optimizer has begun a step, and whether another one has
+        self.optimized = self.several = False  # whether an optimizer has begun a step, and whether several take turns
         self.closure = False  # whether an optimizer makes a step that has one
         self.stepping = False  # whether an optimizer makes a step
         self.searches = False  # whether its last step has had backward passes of its own, as of a line search
@@ -155,8 +155,8 @@ class Program:
         if waiting is None:
             self._train(event.parameters)
             waiting = [weakref.ref(one) for one in event.parameters]
-        self.several |= bool(self.updates) and event.optimizer not in self.updates
-        self.updates[event.optimizer] = self.updates.get(event.optimizer, 0) + 1
+        self.several |= event.optimizer in self.updates and [*self.updates][-1] is not event.optimizer
+        self.updates[event.optimizer] = self.updates.pop(event.optimizer, 0) + 1  # now the last one
         there = list(alive(waiting))
         self.reached = [one for one in there if one.grad is not None]
         self.waiting[event.optimizer] = [weakref.ref(one) for one in there if one.grad is None]
