@@ -158,9 +158,8 @@ def test_nvidia_smi_is_read_and_its_errors_are_told_apart(monkeypatch):
     mismatch = "Failed to initialize NVML: Driver/library version mismatch"
     assert answer((18, mismatch + "\nNVML library version: 580.82\n")) == {"driver_error": mismatch}
     silent = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver"
-    assert answer((9, silent + ". Make sure that the latest NVIDIA driver is installed and running.\n\n")) == {
-        "driver_error": silent
-    }
+    said = silent + ". Make sure that the latest NVIDIA driver is installed and running.\n\n"
+    assert answer((9, said)) == {"driver_error": silent}
     assert answer((6, "No devices were found\n")) == {"driver_error": "No devices were found"}
     assert answer((1, ""))["driver_error"] == "nvidia-smi ended with exit status 1"
     assert "gave no answer" in answer(subprocess.TimeoutExpired("nvidia-smi", 20))["driver_error"]

@@ -43,6 +43,5 @@ def test_nothing_on_the_card_is_cut_or_runs_into_something_else():
     assert len(boxes) > 4 * len(ROWS)
     for place, one in enumerate(boxes):
         assert one.x0 > 0.3 and one.x1 < card.WIDTH_IN - 0.3 and one.y0 > 0.1
-        assert not any(one.shrunk(0.98, 0.9).overlaps(other) for other in boxes[place + 1 :]), figure.axes[0].texts[
-            place
-        ]
+        small = one.shrunk(0.98, 0.9)
+        assert not any(small.overlaps(other) for other in boxes[place + 1 :]), figure.axes[0].texts[place]

@@ -178,9 +178,8 @@ def test_what_stands_in_several_storeys_under_one_name_is_the_same():
         for path, text in walls.texts(top).items():
             for node in ast.parse(text).body if Path(path).stem in COPIED else ():
                 for name in [getattr(node, "name", None)] if hasattr(node, "name") else _assigned(node):
-                    found.setdefault(f"{Path(path).stem if name in GENERIC else ''}{name}", {})[path] = ast.unparse(
-                        node
-                    )
+                    key = f"{Path(path).stem if name in GENERIC else ''}{name}"
+                    found.setdefault(key, {})[path] = ast.unparse(node)
     several = {name: texts for name, texts in found.items() if len(texts) > 1}
     assert {"to_html", "number", "device", "cell", "_UNITS"} <= several.keys()
     assert {name: [*texts] for name, texts in several.items() if len({*texts.values()}) > 1} == {}

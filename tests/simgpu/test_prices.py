@@ -146,11 +146,7 @@ def test_kernels_that_pass_over_large_arrays_several_times_take_about_what_was_p
     ("gpu", "words", "passes"), [("L4", 50_257, 2), ("A100 80GB", 50_257, 4), ("T4", 2_048, 2), ("T4", 8_192, 4)]
 )
 def test_softmax_reads_its_rows_again_where_the_cards_own_cache_does_not_hold_them(gpu, words, passes):
-    step = {"step": lambda model, x, _: model(x)}
-    found = simgpu.forecast(lambda: Calls(lambda x: x.softmax(1)), lambda: torch.empty(8_192, words), **step).on(
-        gpu, host="kernel launch"
-    )
-    copied = simgpu.forecast(lambda: Calls(torch.clone), lambda: torch.empty(8_192, words), **step).on(
-        gpu, host="kernel launch"
-    )
-    assert found.busy_s / copied.busy_s == pytest.approx(passes / 2, rel=0.01)
+    given = {"make_batch": lambda: torch.empty(8_192, words), "step": lambda model, x, _: model(x)}
+    found, copied = (simgpu.forecast(lambda f=f: Calls(f), **given) for f in (lambda x: x.softmax(1), torch.clone))
+    ratio = found.on(gpu, host="kernel launch").busy_s / copied.on(gpu, host="kernel launch").busy_s
+    assert ratio == pytest.approx(passes / 2, rel=0.01)

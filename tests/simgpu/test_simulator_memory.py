@@ -111,9 +111,8 @@ def test_out_of_memory_has_cudas_words_and_changes_nothing():
         with pytest.raises(torch.OutOfMemoryError) as caught:
             attempt()
         assert str(caught.value).startswith("sim out of memory. Tried to allocate 1.00 MiB. GPU 0 has a total capacity")
-        assert "of 1.00 MiB of which 512.00 KiB is free. Including non-PyTorch memory, this process has" in str(
-            caught.value
-        )
+        said = "of 1.00 MiB of which 512.00 KiB is free. Including non-PyTorch memory, this process has"
+        assert said in str(caught.value)
         del caught
         gc.collect()
         assert torch.sim.memory_allocated() == 2**19
