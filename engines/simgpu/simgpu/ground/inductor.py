@@ -127,8 +127,6 @@ def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -
     from torch._inductor import compile_fx
 
     mode = detect_fake_mode(inputs)
-    if options.get("is_backward") and not graph.graph.output_node().all_input_nodes:
-        raise NotImplementedError("the compiler's backward pass reaches no weight, as behind `nll_loss`")
     for node in graph.graph.nodes:  # C++ code has put `meta` into it: see `fakes`
         node.args, node.kwargs = (map_aggregate(one, _led) for one in (node.args, node.kwargs))
         if node.op == "get_attr" and mode is not None and not _has_gpu():
@@ -176,6 +174,9 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
         if not _has_gpu():
             fakes.replace(put, lambda: "cuda", lambda device: device.type != "cpu")
             put.put(TORCH.fx.experimental.proxy_tensor, CONSTANT_NUMEL_LIMIT=-1)  # constants would go to a GPU
+            for one in _composites():
+                rest = {key: made for key, made in one.py_kernels.items() if key != TORCH._C.DispatchKey.Meta}
+                put.put(one, py_kernels=rest, _dispatch_cache={})
             _register_autocast()
         lowering = TORCH._inductor.graph.GraphLowering
         inlines = lowering.can_inline_constant
@@ -197,6 +198,15 @@ def _as_cuda(lowered: list[Lowered]) -> Generator[None]:
         _lowering.pop()
         put.undo()
         sys.setrecursionlimit(depth)  # which Inductor raises
+
+
+@functools.cache
+def _composites() -> list[Any]:
+    """Return operators without a derivative of their own, whose kernel for `meta` hides what they are made of."""
+    meta, has = TORCH._C.DispatchKey.Meta, torch._C._dispatch_has_kernel_for_dispatch_key
+    known = {one for table in TORCH._decomp.global_decomposition_table.values() for one in table}
+    made = (one for one in known if meta in getattr(one, "py_kernels", ()) and not has(one.name(), "Autograd"))
+    return [one for one in made if has(one.name(), "CompositeImplicitAutograd")]
 
 
 def _getting(plain: Callable[..., Any]) -> Callable[..., Any]:
