@@ -71,7 +71,7 @@ class Basis:
     owners: dict[str, int]
     scaling: int  # bytes of the peak that grow with the batch
     optimizer: Optimizer
-    narrow: Callable[[], tuple[int, int] | None] = field(default=lambda: None, repr=False)  # `memory` in autocast
+    narrow: Callable[[], tuple[int, int] | None] | None = field(default=None, repr=False)  # `memory` in autocast
 
     @property
     def peak(self) -> int:
@@ -82,7 +82,7 @@ class Basis:
         if not amp or _is_narrow(self):
             return self.peak, self.scaling
         saved = math.floor((1 - _AMP_SHARE) * self.scaling)
-        return self.narrow() or (self.peak - saved, self.scaling - saved)
+        return (self.narrow and self.narrow()) or (self.peak - saved, self.scaling - saved)
 
     def on(self, spec: GPU, host: str | Host | None = None) -> "Basis":
         """Return the same program on other GPUs, of all the room that these have, and if wanted with another host."""
@@ -262,7 +262,7 @@ def _is_product(event: Event) -> TypeGuard[Kernel]:
 
 
 def _amp_text(basis: Basis) -> str:
-    changed = _AMP.format(_AMP_MEMORY[basis.narrow() is not None])
+    changed = _AMP.format(_AMP_MEMORY[basis.narrow is not None and basis.narrow() is not None])
     return "most products compute in 16 bits already: nothing changes" if _is_narrow(basis) else changed
 
 
