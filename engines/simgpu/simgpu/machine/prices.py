@@ -27,6 +27,7 @@ import torch
 
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs
 
+_SHARED = 48 << 10  # bytes of a row that a block keeps in shared memory: host_softmax in PyTorch's SoftMax.cu
 _LONG_ROW, _A_STEP = 1 << 16, 1_000  # numbers of a row from which its block decides, and that it takes in 2 µs
 _FORMATS = {torch.float64: "fp64", torch.complex128: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
 
@@ -227,13 +228,12 @@ def layer_norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.T
 
 
 def softmax(dim_at: int, again: int) -> Callable[..., Cost]:
-    """Return the rule of softmax, whose dimension stands at this place and which reads long rows `again` so often."""
+    """Return the rule of softmax: where its dimension stands, and how often it reads long rows `again`."""
 
     def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
         x, dim = args[0], args[dim_at]
-        in_rows = x.dim() and dim % x.dim() == x.dim() - 1
-        block = 2 * x.itemsize * x.shape[dim] if in_rows else 2 * x.nbytes
-        return replace(cost, again=(again * x.nbytes, block, 2 * x.nbytes))
+        row = x.itemsize * x.shape[dim] if x.dim() and dim % x.dim() == x.dim() - 1 else x.nbytes
+        return cost if row < _SHARED else replace(cost, again=(again * x.nbytes, 2 * row, 2 * x.nbytes))
 
     return rule
 
