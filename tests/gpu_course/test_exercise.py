@@ -739,7 +739,7 @@ def test_an_edit_replaces_lines_that_stand_once(third):
 
 
 def test_a_file_of_answers_has_mistakes_with_beliefs_right_answers_and_wrong_ones(tmp_path, third):
-    file = Path(__file__).with_name("third.diff")
+    file = Path(__file__).with_name("a_file_of_answers.diff")
     found = {kind: read(file).of(kind, third.reference) for kind in ("mistake", "right", "wrong")}
     assert [(row.name, row.belief, row.why, answer(12.0)) for row, answer in found["mistake"]] == [
         ("halves", "too-much", "more than a third", 6),
