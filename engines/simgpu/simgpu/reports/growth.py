@@ -50,7 +50,7 @@ class Growth(Line):
     graph: bool = False
     part: bool = False
     value: bool = False  # whether the bytes are those of the value alone, without activations
-    each: str = "step"  # what adds them: "step" or "turn"
+    each: str = "step"  # what adds them: "step", "turn" or "model"
 
 
 class GrowthWatch:
@@ -78,10 +78,8 @@ class GrowthWatch:
             return
         self._next, self.turns = 2 * number, number
         first, second, third = self._ends
-        if first < second < third:
-            self.found = self._look((third - first) // 2)
-        else:
-            self.found = self._look(0) or self._look_at_turns()
+        size = (third - first) // 2 if first < second < third else 0
+        self.found = self._look(size) or ([] if size else self._look_at_turns()) or self._models()
 
     def called(self, site: Iterable[str]) -> None:
         """Look for growth where a model is called, and no step ends; `site` are the lines that run."""
@@ -96,9 +94,18 @@ class GrowthWatch:
     def end(self) -> None:
         """Look once more where the program ends, early or not, but for what was found already."""
         if not self.found:
-            self.found = self._look_at_turns()
+            self.found = self._look_at_turns() or self._models()
         if self.cut:
             self.found = [one for one in self.found if one.held_by and not one.graph]
+
+    def _models(self) -> list[Growth]:
+        """Return the line that makes a model anew for each training, where all earlier ones stay."""
+        learned = self._holdings.learned()
+        born = {(one.line, one.step) for one in learned if one.owner == "weights" and one.line}
+        line, models = next(iter(Counter(line for line, _ in born).most_common(1)), ("", 0))
+        self.turns *= models < 2
+        made, nbytes = Line.of(line), sum(one.nbytes for one in learned) // max(models, 1)
+        return [Growth(*made.parts, nbytes, made_at=made, each="model")] if models > _SEVERAL else []
 
     def _look_at_turns(self) -> list[Growth]:
         """Return the lines that have kept what they made since they ran first, in several turns.

@@ -179,6 +179,10 @@ class Holdings:
             held.last = self.step
         return alive + [held for held in self._ghosts if held.gpu == gpu]
 
+    def learned(self) -> list[Held]:
+        """Return what is alive of models that learn: weights, gradients, states of optimizers."""
+        return [held for held in self._live.values() if held.owner not in MADE]
+
     def grown(self, since: int, gpu: int = 0) -> list[Held]:
         """Return what forward and backward passes made in step `since` and later, before this one, and is alive."""
         return [held for held in self.made(gpu) if since <= held.step < self.step]

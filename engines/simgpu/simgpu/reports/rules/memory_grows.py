@@ -26,6 +26,9 @@ def _grows(growth: Growth) -> str:
     instead = "Keep a number (`.item()`) or a `.detach()`ed tensor instead"
     if not growth.bytes_per_step:
         return f"{value}, and its graph grows in each step by that of the step, in the host's memory. {instead}."
+    if growth.each == "model":
+        stay = "and all earlier ones stay. Let them go, or keep their `state_dict()` on the host."
+        return f"Each model made here takes {bytes_text(growth.bytes_per_step)} with what belongs to it, {stay}"
     when = "Each step leaves" if growth.each == "step" else "Each time, this leaves"
     said = f"{when} {bytes_text(growth.bytes_per_step)} more memory alive. {value}. "
     if growth.graph and growth.bytes_per_step < _LARGE_BYTES:
