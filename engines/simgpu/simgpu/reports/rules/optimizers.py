@@ -11,6 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR
 from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
+from simgpu.ground.storages import storage_of
 from simgpu.reports import events
 from simgpu.reports.program import alive, is_set, version
 from simgpu.reports.rule import LOOKED_AT, SELDOM, Outcome, Rule
@@ -69,12 +70,12 @@ class OptimizerBuiltAnew(Rule, about="result"):
 class _Turns:
     """The steps of an optimizer, and how often gradients were cleared that had come for it.
 
-    If the versions of its parameters change in between, something else makes its steps: one that it wraps.
+    If its parameters change in between, something else makes its steps: one that it wraps, or the program by hand.
     """
 
     steps: int = 0
     cleared: int = 0
-    versions: int | None = None
+    versions: list[tuple[int, int]] | None = None
 
 
 class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
@@ -95,7 +96,8 @@ class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
 
     def on_clear(self, event: events.Clear) -> None:
         if isinstance(event.owner, Optimizer) and event.owner in self._turns:
-            turns, versions = self._turns[event.owner], sum(map(version, event.parameters))
+            versions = [(version(one), getattr(storage_of(one), "_cdata", 0)) for one in event.parameters]
+            turns = self._turns[event.owner]
             turns.cleared += any(one.grad is not None for one in event.parameters)
             turns.steps += turns.versions not in (None, versions)
             turns.versions = versions
