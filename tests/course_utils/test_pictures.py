@@ -125,9 +125,8 @@ def test_bytes_over_time_are_coloured_by_phase_and_the_peak_is_marked():
     figure = plots.moments(found)
     axes, (peak,) = figure.axes[0], figure.axes[0].texts
     phases = {patch.get_label(): matplotlib.colors.to_hex(patch.get_facecolor()) for patch in axes.patches}
-    assert {name: colour for name, colour in phases.items() if name in plots.PHASES} == {
-        name: plots.PHASES[name] for name in ("forward", "backward", "optimizer step")
-    }
+    known = {name: plots.PHASES[name] for name in ("forward", "backward", "optimizer step")}
+    assert {name: colour for name, colour in phases.items() if name in plots.PHASES} == known
     assert peak.get_text() == plots.bytes_text(found.peak_bytes) and axes.get_ylabel() == "MiB alive, predicted"
     assert plots.png(figure) and figure.said == found.caption()
 

@@ -34,9 +34,8 @@ def test_a_number_is_guessed_and_the_result_says_where_it_comes_from():
     control.value = "3"
     assert guess.value == 3 and line.value == "Your guess: 3 ms"
     assert str(guess.reveal(12.34)) == "guess     3 ms\nmeasured  12.34 ms\nThe result is 4.11 times the guess."
-    assert str(predict("How many?").commit(1_000_000).reveal(2_500_000, "counted")) == (
-        "guess    1,000,000\ncounted  2,500,000\nThe result is 2.5 times the guess."
-    )
+    said = "guess    1,000,000\ncounted  2,500,000\nThe result is 2.5 times the guess."
+    assert str(predict("How many?").commit(1_000_000).reveal(2_500_000, "counted")) == said
 
 
 @pytest.mark.parametrize(("written", "value"), [

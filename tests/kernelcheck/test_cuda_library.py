@@ -235,9 +235,8 @@ def test_functions_that_few_kernels_call_are_cuda_s():
     report = launched(f"{head}{lines}}}", args=(out, counts))
     assert report.fault is None and counts.tolist() == [5, 31]
     got = out[: 32 * len(values)].view(-1, 32)[:, 5].tolist()
-    assert not [
-        one for (one, want), value in zip(values.items(), got, strict=True) if not np.isclose(value, want, 1e-6, 0)
-    ]
+    pairs = zip(values.items(), got, strict=True)
+    assert not [one for (one, want), value in pairs if not np.isclose(value, want, 1e-6, 0)]
 
 
 def test_a_structure_is_passed_by_its_bytes_and_one_of_two_kernels_of_a_name_by_its_types():

@@ -337,9 +337,8 @@ def test_an_uneven_all_to_all_ends_on_all_ranks_at_once_and_takes_as_long_as_its
     (gives, most), ranks = UNEVEN[case], [of_rank[case] for of_rank in exchanged]
     messages = [one.select("message")[0] for one in ranks]
     length_ns, way = H100.cost("all_to_all", 4 * most, range(4))
-    assert (
-        len({(one.begin_ns + m.start_ns, one.begin_ns + m.end_ns) for one, m in zip(ranks, messages, strict=True)}) == 1
-    )
+    pairs = zip(ranks, messages, strict=True)
+    assert len({(one.begin_ns + m.start_ns, one.begin_ns + m.end_ns) for one, m in pairs}) == 1
     assert {(m.duration_ns, m.bound) for m in messages} == {(length_ns, way)}
     assert [m.nbytes for m in messages] == [4 * sum(gives(r, s) for s in range(4)) for r in range(4)]
 

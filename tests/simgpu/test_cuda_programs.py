@@ -95,9 +95,8 @@ def test_a_notebook_that_wants_its_pictures_inline_runs_and_a_file_that_is_none_
     assert done.returncode == 0 and "shown" in done.stdout and "1 of 1 code cells ran" in done.stderr
     path.write_text("{", encoding="utf-8")
     done = run(folder, "-m", "simgpu", path.name)
-    assert done.returncode == 1 and done.stderr.splitlines() == [
-        "python -m simgpu: try.ipynb is no notebook of Jupyter: it cannot be read as one"
-    ]
+    said = "python -m simgpu: try.ipynb is no notebook of Jupyter: it cannot be read as one"
+    assert done.returncode == 1 and done.stderr.splitlines() == [said]
 
 
 def test_the_extension_of_notebooks(folder):
