@@ -3,7 +3,7 @@
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
@@ -58,7 +58,7 @@ class Known:
     def __init__(self, layout: Layout, is_view: bool, cost: Cost | None, unwritten: bool | None = None) -> None:
         self.layout, self.is_view, self.cost, self.unwritten = layout, is_view, cost, unwritten
         self.rates: Rates | None = None
-        self.length_ns, self.bound, self.rounds = 0, "", None
+        self.length_ns, self.bound, self.rounds = 0, "", cast("bool | None", None)
 
 
 class Plan:

@@ -27,7 +27,7 @@ def patched(recorder: Recorder) -> Any:
         learned = [node.variable for node in graph_nodes([score.grad_fn]) if is_leaf(node)]
         return _Kernel.apply(recorder, int(_share(mask) * query.shape[-2] * key.shape[-2]), *tensors, *learned)
 
-    flags = {"_validate_device": lambda *_: None, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True}
+    flags: dict[str, Any] = {"_validate_device": lambda *_: None, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG": True}
     return mock.patch.multiple(module, flex_attention_hop=run, create=True, **flags)
 
 
@@ -36,8 +36,8 @@ class _Kernel(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, recorder: Recorder, pairs: int, *tensors: torch.Tensor) -> Any:
-        query, value = tensors[0], tensors[2]
-        recorder.kernel("flex_attention", price_of_flex(*tensors[:3], pairs))
+        query, key, value = tensors[:3]
+        recorder.kernel("flex_attention", price_of_flex(query, key, value, pairs))
         alike = query.shape[-1] == value.shape[-1]
         out = torch.empty_like(query) if alike else query.new_empty((*query.shape[:-1], value.shape[-1]))
         rows = [query.new_empty(query.shape[:-1], dtype=torch.float32) for _ in range(2)]
@@ -48,9 +48,9 @@ class _Kernel(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: torch.Tensor) -> Any:
-        tensors = ctx.saved_tensors[:-3]
-        ctx.recorder.kernel("flex_attention_backward", price_of_flex(*tensors[:3], ctx.pairs, backward=True))
-        return None, None, *(torch.empty_like(one) for one in tensors)
+        query, key, value, *learned = ctx.saved_tensors[:-3]
+        ctx.recorder.kernel("flex_attention_backward", price_of_flex(query, key, value, ctx.pairs, backward=True))
+        return None, None, *map(torch.empty_like, (query, key, value, *learned))
 
 
 def _share(mask: tuple[Any, ...]) -> float:

@@ -50,7 +50,7 @@ class MovedInEachStep(Rule, about="time", often="each step", explains=("constant
         if self.program.running or not source.dim():
             return
         now, step = version(source), self.program.step
-        before, first, last = self._sent.get(source, (now, step, step))
+        before, first, last = self._sent.get(source) or (now, step, step)
         if before == now and first < last == step - 1:  # the state after an action is that before the next: two steps
             self.note()
         self._sent[source] = now, first, step

@@ -2,7 +2,7 @@
 
 import re
 import weakref
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable
 from statistics import median
 
@@ -58,7 +58,7 @@ class ModelOnTheCpu(Rule, about="time", often="each step", explains=("host-work"
 
     def begin(self) -> None:
         self._models: weakref.WeakKeyDictionary[nn.Module, tuple[str, str]] = weakref.WeakKeyDictionary()
-        self._seconds: dict[tuple[str, str], Counter[int]] = defaultdict(Counter)  # by line and name, of each turn
+        self._seconds = defaultdict[tuple[str, str], dict[int, float]](dict)  # by line and name, of each turn
         self._model, self._begun_s = nn.Module(), 0.0  # the outermost on the CPU that runs, or ran last
 
     def on_forward(self, event: events.Forward) -> None:
@@ -69,7 +69,8 @@ class ModelOnTheCpu(Rule, about="time", often="each step", explains=("host-work"
     def on_forward_end(self, event: events.ForwardEnd) -> None:
         if event.module is self._model:
             times, self._model = self._seconds[self._models[event.module]], nn.Module()
-            times[self.program.step if self.program.optimized else len(times)] += turns.elapsed_s() - self._begun_s
+            turn = self.program.step if self.program.optimized else len(times)
+            times[turn] = times.get(turn, 0.0) + turns.elapsed_s() - self._begun_s
 
     def _is_left(self, event: events.Forward) -> bool:
         parameters = list(alive(self.program.parts(event.module).parameters))
@@ -86,9 +87,8 @@ class ModelOnTheCpu(Rule, about="time", often="each step", explains=("host-work"
 
     def said(self, line: str, outcome: Outcome) -> str:
         name, times = next((name, times) for (known, name), times in self._seconds.items() if known == line)
-        turn = "step" if self.program.optimized else "call"
-        time, step = seconds_text(median(times.values())), seconds_text(outcome.step_s)
-        return self.text.format(name=name, time=time, turn=turn, step=step)
+        time, turn = seconds_text(median(times.values())), ("call", "step")[self.program.optimized]
+        return self.text.format(name=name, time=time, turn=turn, step=seconds_text(outcome.step_s))
 
 
 class HostTensorInForward(Rule, about="time", often="each step"):
