@@ -262,7 +262,7 @@ def _is_product(event: Event) -> TypeGuard[Kernel]:
 
 
 def _amp_text(basis: Basis) -> str:
-    changed = _AMP.format(_AMP_MEMORY[basis.narrow is not None and basis.narrow() is not None])
+    changed = _AMP.format(_AMP_MEMORY[bool(basis.narrow and basis.narrow())])
     return "most products compute in 16 bits already: nothing changes" if _is_narrow(basis) else changed
 
 

@@ -21,6 +21,12 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
         return None
 
 
+def memory_of(tensor: torch.Tensor) -> int:
+    """Return which memory a dense tensor has, as C++ knows its storage; 0 where it has none."""
+    storage = storage_of(tensor)
+    return 0 if storage is None else storage._cdata
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of a DTensor or of a collective's result, else the tensor itself."""
     for name in ("_local_tensor", "elem"):

@@ -13,7 +13,7 @@ from simgpu.accounting.accounts import Accounts
 from simgpu.clock.events import OPTIMIZER
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_of, records_graph
-from simgpu.ground.storages import states_of, storage_of, tensors_on
+from simgpu.ground.storages import memory_of, states_of, tensors_on
 
 OWNERS = ("weights", "gradients", "optimizer", "activations", "others")
 MADE = ("activations", "others")  # what passes make, and no parameter, optimizer or gradient keeps
@@ -158,8 +158,7 @@ class Holdings:
 
     def held(self, tensor: object) -> Held | None:
         """Return what is known of a tensor's storage, None where it is on no simulated GPU."""
-        storage = storage_of(tensor) if isinstance(tensor, torch.Tensor) else None
-        ref = None if storage is None else self._accounts.live.get(storage._cdata)
+        ref = self._accounts.live.get(memory_of(tensor)) if isinstance(tensor, torch.Tensor) else None
         return None if ref is None else self._live.get(id(ref))
 
     # ---- what is asked ------------------------------------------------------------------------------------------

@@ -1,9 +1,7 @@
 """Weights are averaged with themselves, or loaded into themselves."""
 
-import torch
-
 from simgpu.ground import places
-from simgpu.ground.storages import storage_of
+from simgpu.ground.storages import memory_of
 from simgpu.reports import events
 from simgpu.reports.rule import Rule
 
@@ -24,18 +22,12 @@ class AverageOfItself(Rule, about="result", often="twice"):
         """Note `lerp_`, `copy_`, and `add_` of 1 - d behind `mul_(d)`: a decay of weights alone is no average."""
         if self.program.stepping or not event.into.dim():
             return
-        memory, share = _memory(event.into), event.share
+        memory, share = memory_of(event.into), event.share
         if event.other is None:
             self._scaled = memory, share
-        elif event.into.shape == event.other.shape and memory and memory == _memory(event.other):
+        elif event.into.shape == event.other.shape and memory and memory == memory_of(event.other):
             line, (scaled, by) = places.place(), self._scaled
             is_average = event.name != "add_" or (scaled == memory and abs(by + share - 1) < 1e-6)
             is_state = "load_state_dict" in line and ".state_dict()" not in line  # which was taken before
-            if is_average and not is_state and any(_memory(one) == memory for one in self.program.trained):
+            if is_average and not is_state and any(memory_of(one) == memory for one in self.program.trained):
                 self.note(line)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """Return which memory a dense tensor has, 0 where it has none."""
-    storage = storage_of(tensor)
-    return 0 if storage is None else storage._cdata

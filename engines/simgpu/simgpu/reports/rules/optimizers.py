@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR
 from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
-from simgpu.ground.storages import storage_of
+from simgpu.ground.storages import memory_of
 from simgpu.reports import events
 from simgpu.reports.program import alive, is_set, version
 from simgpu.reports.rule import LOOKED_AT, SELDOM, Outcome, Rule
@@ -96,7 +96,7 @@ class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
 
     def on_clear(self, event: events.Clear) -> None:
         if isinstance(event.owner, Optimizer) and event.owner in self._turns:
-            versions = [(version(one), getattr(storage_of(one), "_cdata", 0)) for one in event.parameters]
+            versions = [(version(one), memory_of(one)) for one in event.parameters]
             turns = self._turns[event.owner]
             turns.cleared += any(one.grad is not None for one in event.parameters)
             turns.steps += turns.versions not in (None, versions)
@@ -201,8 +201,8 @@ class SchedulerNeverSteps(Rule, about="result"):
     def on_scheduled(self, event: events.Scheduled) -> None:
         if event.method == "__init__":
             if type(event.scheduler).__module__.startswith("torch."):  # others may have a `step` that nobody sees
-                self._lines[event.scheduler] = places.place()
-                self._idle.add(places.place())
+                self._lines[event.scheduler] = line = places.place()
+                self._idle.add(line)
             return
         for one in (event.scheduler, *getattr(event.scheduler, "_schedulers", ())):  # of which each has its time
             self._idle.discard(self._lines.get(one, ""))
