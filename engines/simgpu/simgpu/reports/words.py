@@ -162,7 +162,7 @@ def _why_not(row: Row, report: Values) -> str:
     share = row.seconds / report.step_time
     said = f", {share:.0%} of it" + ", in few steps" * (row.count < 0.5)
     if "a copy to the GPU" in row.cause and share >= 0.1:
-        return f"{said}; each copy takes {seconds_text(row.seconds / max(row.count, 1))}, quick for one"
+        return f"{said}; each copy takes {seconds_text(row.seconds / max(row.count, 1))}, which is short"
     if row.cause == LOADING and share >= 0.1 and row.parts in report.epochs:
         epoch_s = row.seconds / max(row.count, 1e-9) * report.epochs[row.parts]
         return f"{said}, but only {seconds_text(epoch_s)} an epoch, for which more workers bring little"
