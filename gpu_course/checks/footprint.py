@@ -145,21 +145,17 @@ def _words(aspect: str, name: str, value: Any) -> tuple[str, str]:
         case "mode":
             how = f"in {'training' if value else 'evaluation'} mode"
             return f"leaves `{who}` {how}", f"leaves a model {how}"
-        case "requires_grad":
-            return f"leaves `{who}` with requires_grad={value}", "leaves requires_grad changed"
-        case "hooks":
-            return f"leaves a hook on `{who}`", "leaves a hook on a model"
-        case "place":
-            return f"leaves `{who}` on {value}", "leaves a model on another device"
-        case "dtype":
-            return f"leaves `{who}` in {value}", "leaves a model in another dtype"
         case "settings":
             return f"changes {detail} of `{who}` to {value:g}", "changes the settings of an optimizer"
-        case "gradients":
-            return f"changes the gradient of `{who}`", "changes gradients"
-        case "numbers":
-            return f"changes `{who}`", "changes a model"
-    return f"modifies `{who}`", MODIFIES_INPUT
+    others = {
+        "requires_grad": (f"leaves `{who}` with requires_grad={value}", "leaves requires_grad changed"),
+        "hooks": (f"leaves a hook on `{who}`", "leaves a hook on a model"),
+        "place": (f"leaves `{who}` on {value}", "leaves a model on another device"),
+        "dtype": (f"leaves `{who}` in {value}", "leaves a model in another dtype"),
+        "gradients": (f"changes the gradient of `{who}`", "changes gradients"),
+        "numbers": (f"changes `{who}`", "changes a model"),
+    }
+    return others.get(aspect, (f"modifies `{who}`", MODIFIES_INPUT))
 
 
 # ---- results ---------------------------------------------------------------------------------------------------------

@@ -24,11 +24,7 @@ from gpu_course.lesson03.queue import Bench, slow_kernels
     ),
 )
 def median_time_s(
-    work: Callable[[], object],
-    clock: Callable[[], float],
-    synchronize: Callable[[], None],
-    warmup: int,
-    repeats: int,
+    work: Callable[[], object], clock: Callable[[], float], synchronize: Callable[[], None], warmup: int, repeats: int
 ) -> float:
     """Return the median seconds of one call of `work`, after `warmup` untimed calls."""
     for _ in range(warmup):

@@ -12,13 +12,7 @@ from gpu_course.checks import Case, edges, exercise
         'First compare time_ms with twice the longer time, for "overhead". Then compare the two times with each other.',
     ),
 )
-def name_bound(
-    flops: float,
-    nbytes: float,
-    time_ms: float,
-    peak_tflops: float,
-    bandwidth_gbps: float,
-) -> str:
+def name_bound(flops: float, nbytes: float, time_ms: float, peak_tflops: float, bandwidth_gbps: float) -> str:
     """Return what limits an operation: "compute", "bandwidth" or "overhead"."""
     compute_ms = flops / (peak_tflops * 1e9)  # 1 TFLOP/s is 10**9 operations a millisecond
     memory_ms = nbytes / (bandwidth_gbps * 1e6)  # 1 GB/s is 10**6 bytes a millisecond

@@ -2,11 +2,12 @@
 
 No clock of a GPU knows it. A thread looks every few milliseconds at what the program's thread does: the time that the
 processor took since that has last asked anything of the GPU is the program's own, as this machine takes it. So is the
-time in which it slept, as while a file, a server or another process keeps it waiting. The end of each piece of work is
-not seen, about a millisecond, nor are some pieces of less than two.
+time in which it slept, as while a file, a server or another process keeps it waiting, unless another thread has asked
+the GPU meanwhile. The end of each piece of work is not seen, about a millisecond, nor are some pieces of less than two.
 """
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import re
@@ -25,10 +26,12 @@ from simgpu.clock.lines import Part, Row, rows
 from simgpu.ground import places
 
 EVERY_S = 0.002
+_READS_ONE = sys.version_info < (3, 12)  # its list has threads whose records are not filled: who reads all may crash
+python_record = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))  # lives as its thread does
+_OTHERS_S = 1.0  # for so long after another thread has asked the GPU, this one is taken to wait for it
 _OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
 _WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of whatever a module does
-_DEVICE = str(Path(_OURS) / "device")
 _ENTRY = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 Entry = tuple[str, int, str]  # file, line and function
 _ELSEWHERE = (
@@ -44,13 +47,15 @@ class OwnWork:
     """
 
     def __init__(self, asked: Callable[[], tuple[float, ...]]) -> None:
-        self._asked, self._thread = asked, threading.get_ident()
+        self._asked, self._thread, self._python = asked, threading.get_ident(), python_record()
         self._state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
         self._steps: list[dict[str, float]] = [defaultdict(float)]  # seconds of each line, by step
         self._ended, self._interval = threading.Event(), sys.getswitchinterval()
         sys.setswitchinterval(EVERY_S / 4)  # else Python lets nobody look at a thread for 5 ms
         clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock = None if clock is None else clock(self._thread)
+        if _READS_ONE and threading.current_thread() is not threading.main_thread():
+            return  # its record may end before it is looked at
         with contextlib.suppress(RuntimeError):  # a browser's Python has no threads: then nothing is seen
             threading.Thread(target=self._look, name="simgpu", daemon=True).start()
 
@@ -79,34 +84,50 @@ class OwnWork:
 
     def _look(self) -> None:
         """Count the time since the last look, or since the GPU was last asked: before, it may have been simulated."""
-        then_s, before, was_own, seen_s = self.now_s(), (0.0,), False, time.perf_counter()
+        then_s, before, was_own, seen_s, others_s = self.now_s(), self._asked(), False, time.perf_counter(), -_OTHERS_S
+        slept: list[tuple[dict[str, float], str, float]] = []  # since it last ran: step, line and seconds
         with contextlib.suppress(OSError), tempfile.TemporaryFile(buffering=0) as file:
             while not self._ended.wait(EVERY_S / 4 if was_own else EVERY_S):
                 now_s, asked, looks_s = self.now_s(), self._asked(), time.perf_counter()
+                if now_s == then_s and asked != before:  # by another thread
+                    others_s = looks_s
+                    slept.clear()
+                elif now_s > then_s:
+                    while slept:
+                        step, line, s = slept.pop()
+                        step[line] += s
                 mine = asked == before or now_s - asked[0] > EVERY_S / 4
-                stack, others = _stack(self._thread, file) if mine else ([], False)
+                stack = _stack(self._thread, self._python, file) if mine else []
                 line = _own_line(stack)
                 if line and (was_own or asked != before):
-                    alone = now_s == then_s and not (others or stack[0][0].startswith(_TORCH))
-                    slept = alone and self._state.read_text().rpartition(")")[2].split()[0] in "SD"  # Linux has it
-                    self._steps[-1][line] += looks_s - seen_s if slept else now_s - max(then_s, asked[0])
+                    if now_s > then_s:
+                        self._steps[-1][line] += now_s - max(then_s, asked[0])
+                    elif looks_s - others_s > _OTHERS_S and self._slept_until(now_s, stack):
+                        slept.append((self._steps[-1], line, looks_s - seen_s))
                 then_s, before, was_own, seen_s = now_s, asked, bool(line), looks_s
 
+    def _slept_until(self, now_s: float, stack: list[Entry]) -> bool:
+        """Return whether the thread sleeps, and not only since then, as for Python's lock that this one holds."""
+        state = self._state.read_text().rpartition(")")[2].split()[0]  # Linux has it
+        return state in "SD" and self.now_s() == now_s and not stack[0][0].startswith(_TORCH)
 
-def _stack(thread: int, file: IO[bytes]) -> tuple[list[Entry], bool]:
-    """Return what a thread runs, the innermost first, and whether another one runs something of PyTorch's.
+
+def _stack(thread: int, python: int, file: IO[bytes]) -> list[Entry]:
+    """Return what a thread runs, the innermost first, by its number and by that of Python's own record of it.
 
     A file has it. No frame is touched: that would keep tensors alive, and some of compiled functions are no frames.
     """
     file.seek(0)
-    faulthandler.dump_traceback(file)
+    if _READS_ONE:
+        ctypes.pythonapi._Py_DumpTraceback(file.fileno(), ctypes.c_void_p(python))
+    else:
+        faulthandler.dump_traceback(file)
     file.truncate()
     file.seek(0)
     text = file.read().decode("ascii" if os.sep == "\\" else "unicode_escape", "replace")
-    threads = [one for one in text.split("\n\n") if one.startswith("Thread 0x")]  # the current one begins otherwise
-    mine = next((one for one in threads if int(one.split()[1], 16) == thread), "")
-    others = any(part in one for one in threads if one is not mine for part in (_TORCH, _DEVICE))
-    return [(path, int(number), name) for path, number, name in _ENTRY.findall(mine)], others
+    begin = rf"Thread 0x0*{thread:x}\b" if "Thread 0x" in text else ""
+    mine = re.search(rf"{begin}.*?(?=\n\n|\Z)", text, re.DOTALL)
+    return [(path, int(number), name) for path, number, name in _ENTRY.findall(mine[0] if mine else "")]
 
 
 def _own_line(stack: list[Entry]) -> str:
