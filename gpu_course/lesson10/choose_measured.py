@@ -25,7 +25,11 @@ _LIMIT = 1.25
 )
 def choose_measured() -> dict[str, tuple[int, int, int, int, int]]:
     """Return (data, tensor, pipeline, stage, each) for each of the three tasks."""
-    return {"1B on 64 GPUs": (64, 1, 1, 1, 1), "8B on 64 GPUs": (32, 1, 2, 1, 1), "80B on 128 GPUs": (2, 4, 16, 1, 1)}
+    return {
+        "1B on 64 GPUs": (64, 1, 1, 1, 1),
+        "8B on 64 GPUs": (32, 1, 2, 1, 1),
+        "80B on 128 GPUs": (2, 4, 16, 1, 1),
+    }
 
 
 choose_measured.exempt("it takes no argument", "other_input")

@@ -140,8 +140,7 @@ class Accounts:
                 raise
             gpu.allocations += 1
             gpu.storages += 1
-            if gpu.storages > gpu.most_storages:
-                gpu.most_storages = gpu.storages
+            gpu.most_storages = max(gpu.most_storages, gpu.storages)
         if self.races is not None:
             self.races.made(key, index, nbytes)
 
@@ -157,8 +156,7 @@ class Accounts:
             if total > gpu.counted_bytes:
                 gpu.sum_bytes += total - gpu.counted_bytes
             gpu.counted_bytes, ref.nbytes = total, nbytes
-            if total > gpu.peak_bytes:
-                gpu.peak_bytes = total
+            gpu.peak_bytes = max(gpu.peak_bytes, total)
         if self.watcher is not None:
             self.watcher.charged(ref)
 

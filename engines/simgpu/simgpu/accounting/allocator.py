@@ -636,13 +636,10 @@ class Allocator:
 
     def segments(self) -> list[dict[str, Any]]:
         """Return the segments and their blocks, by address, as `torch.cuda.memory_snapshot` gives them."""
-        segments = []
         with self.clock.lock:
             blocks = [*self.in_use, *(block for pool in self._all_pools() for block in pool.free)]
-            for block in sorted(blocks, key=lambda one: one.address):
-                if block.prev is None or not block.prev.mapped:
-                    segments.append(self._segment(block))
-        return segments
+            firsts = [block for block in blocks if block.prev is None or not block.prev.mapped]
+            return [self._segment(block) for block in sorted(firsts, key=lambda one: one.address)]
 
     def _segment(self, block: MemoryBlock) -> dict[str, Any]:
         segment: dict[str, Any] = {
