@@ -119,7 +119,7 @@ def _stack(thread: int, python: int, file: IO[bytes]) -> list[Entry]:
     """
     file.seek(0)
     if _READS_ONE:
-        ctypes.pythonapi._Py_DumpTraceback(file.fileno(), ctypes.c_void_p(python))
+        ctypes.pythonapi["_Py_DumpTraceback"](file.fileno(), ctypes.c_void_p(python))
     else:
         faulthandler.dump_traceback(file)
     file.truncate()
