@@ -26,8 +26,11 @@ from simgpu.clock.lines import Part, Row, rows
 from simgpu.ground import places
 
 EVERY_S = 0.002
-_READS_ONE = sys.version_info < (3, 12)  # its list has threads whose records are not filled: who reads all may crash
-python_record = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))  # lives as its thread does
+_READS_ONE = sys.version_info < (
+    3,
+    12,
+)  # 3.11 lists threads before their records are filled: reading all crashes
+python_record = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))  # it ends with its thread
 _OTHERS_S = 1.0  # for so long after another thread has asked the GPU, this one is taken to wait for it
 _OURS = str(Path(__file__).parents[1])
 _TORCH = str(Path(torch.__file__).parent)
@@ -47,7 +50,7 @@ class OwnWork:
     """
 
     def __init__(self, asked: Callable[[], tuple[float, ...]]) -> None:
-        self._asked, self._thread, self._python = asked, threading.get_ident(), python_record()
+        self._asked, self._thread, self._record = asked, threading.get_ident(), python_record()
         self._state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
         self._steps: list[dict[str, float]] = [defaultdict(float)]  # seconds of each line, by step
         self._ended, self._interval = threading.Event(), sys.getswitchinterval()
@@ -97,37 +100,35 @@ class OwnWork:
                         step, line, s = slept.pop()
                         step[line] += s
                 mine = asked == before or now_s - asked[0] > EVERY_S / 4
-                stack = _stack(self._thread, self._python, file) if mine else []
+                stack = _stack(self._thread, self._record, file) if mine else []
                 line = _own_line(stack)
                 if line and (was_own or asked != before):
                     if now_s > then_s:
                         self._steps[-1][line] += now_s - max(then_s, asked[0])
-                    elif looks_s - others_s > _OTHERS_S and self._slept_until(now_s, stack):
+                    elif looks_s - others_s > _OTHERS_S and not stack[0][0].startswith(_TORCH) and self._sleeps(now_s):
                         slept.append((self._steps[-1], line, looks_s - seen_s))
                 then_s, before, was_own, seen_s = now_s, asked, bool(line), looks_s
 
-    def _slept_until(self, now_s: float, stack: list[Entry]) -> bool:
-        """Return whether the thread sleeps, and not only since then, as for Python's lock that this one holds."""
-        state = self._state.read_text().rpartition(")")[2].split()[0]  # Linux has it
-        return state in "SD" and self.now_s() == now_s and not stack[0][0].startswith(_TORCH)
+    def _sleeps(self, now_s: float) -> bool:
+        """Return whether the thread sleeps. If it waits for Python's lock, which is ours now, its clock has gone on."""
+        return self._state.read_text().rpartition(")")[2].split()[0] in "SD" and self.now_s() == now_s  # Linux has it
 
 
-def _stack(thread: int, python: int, file: IO[bytes]) -> list[Entry]:
-    """Return what a thread runs, the innermost first, by its number and by that of Python's own record of it.
+def _stack(thread: int, record: int, file: IO[bytes]) -> list[Entry]:
+    """Return what a thread runs, the innermost first, by its number and by the address of Python's record of it.
 
     A file has it. No frame is touched: that would keep tensors alive, and some of compiled functions are no frames.
     """
     file.seek(0)
     if _READS_ONE:
-        ctypes.pythonapi["_Py_DumpTraceback"](file.fileno(), ctypes.c_void_p(python))
+        ctypes.pythonapi["_Py_DumpTraceback"](file.fileno(), ctypes.c_void_p(record))
     else:
         faulthandler.dump_traceback(file)
     file.truncate()
     file.seek(0)
     text = file.read().decode("ascii" if os.sep == "\\" else "unicode_escape", "replace")
-    begin = rf"Thread 0x0*{thread:x}\b" if "Thread 0x" in text else ""
-    mine = re.search(rf"{begin}.*?(?=\n\n|\Z)", text, re.DOTALL)
-    return [(path, int(number), name) for path, number, name in _ENTRY.findall(mine[0] if mine else "")]
+    threads = (one for one in text.split("\n\n") if _READS_ONE or re.match(rf"Thread 0x0*{thread:x}\b", one))
+    return [(path, int(number), name) for path, number, name in _ENTRY.findall(next(threads, ""))]
 
 
 def _own_line(stack: list[Entry]) -> str:
