@@ -122,9 +122,7 @@ def _watch(model: nn.Module, inputs: tuple) -> tuple[dict[nn.Module, str], dict[
 
 def _flops(module: nn.Module, flops: dict[nn.Module, int]) -> int:
     """Return what was counted in `module`; in a list of modules, which is never called, what was counted in them."""
-    if module in flops:
-        return flops[module]
-    return sum(_flops(child, flops) for child in module.children())
+    return flops[module] if module in flops else sum(_flops(child, flops) for child in module.children())
 
 
 def _row(name: str, module: nn.Module, depth: int, shape: str, flops: int) -> Row:

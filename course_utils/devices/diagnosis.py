@@ -77,9 +77,7 @@ def _cause(r: Report) -> tuple[str, str]:
     if r.driver_error:
         what, _ = _meaning("driver", r.driver_error) or _UNCLEAR
         return "driver broken", f"{what}: {r.driver_error}."
-    if r.driver is None:
-        return _why_no_driver(r, seen)
-    return _why_not_seen(r)
+    return _why_no_driver(r, seen) if r.driver is None else _why_not_seen(r)
 
 
 def _why_no_kernel(r: Report) -> tuple[str, str]:

@@ -40,9 +40,7 @@ def answer(test: ast.expr, kind: str, names: dict[str, ast.expr]) -> bool | None
     if isinstance(test, ast.Call):
         asked = _ASKED.fullmatch(ast.unparse(test))
         return kind == asked[1] if asked else None
-    if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _compared(test, kind)
-    return None
+    return _compared(test, kind) if isinstance(test, ast.Compare) and len(test.ops) == 1 else None
 
 
 def _compared(test: ast.Compare, kind: str) -> bool | None:

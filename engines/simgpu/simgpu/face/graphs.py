@@ -139,9 +139,7 @@ def _values(value: Any) -> Any:
     """Return the CPU tensor behind a tensor, also in lists; a device becomes the CPU."""
     if isinstance(value, list | tuple):
         return type(value)(map(_values, value)) if type(value) in (list, tuple) else value
-    if isinstance(value, torch.device):
-        return CPU
-    return values_of(value)
+    return CPU if isinstance(value, torch.device) else values_of(value)
 
 
 class Graph:

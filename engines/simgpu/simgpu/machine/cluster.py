@@ -100,9 +100,7 @@ class Cluster:
     def _inside_gbps(self) -> float:
         """Bandwidth of a GPU to others of its machine."""
         row = gpus.get(self.gpu)
-        if self._inside == "PCIe":
-            return (row.bus_gbps or 0) * _PCIE_SHARE
-        return row.peer_gbps or 0
+        return (row.bus_gbps or 0) * _PCIE_SHARE if self._inside == "PCIe" else row.peer_gbps or 0
 
     @property
     def _adapter_gbps(self) -> float:

@@ -61,8 +61,7 @@ class _Weight:
 
     def is_near(self, other: torch.Tensor) -> bool:
         """Return whether another tensor has values that a step may have made of these; nothing is asked of a GPU."""
-        values = values_of(other).detach()
-        difference = values - self.values
+        difference = values_of(other).detach() - self.values
         return bool(difference.any()) and bool(difference.norm() <= _NEAR * self.values.norm())
 
     @property

@@ -26,10 +26,7 @@ from simgpu.clock.lines import Part, Row, rows
 from simgpu.ground import places
 
 EVERY_S = 0.002
-_READS_ONE = sys.version_info < (
-    3,
-    12,
-)  # 3.11 lists threads before their records are filled: reading all crashes
+_READS_ONE = sys.version_info < (3, 12)  # 3.11 lists threads before their records are filled: reading all crashes
 python_record = ctypes.PYFUNCTYPE(ctypes.c_void_p)(("PyThreadState_Get", ctypes.pythonapi))  # it ends with its thread
 _OTHERS_S = 1.0  # for so long after another thread has asked the GPU, this one is taken to wait for it
 _OURS = str(Path(__file__).parents[1])
@@ -37,9 +34,10 @@ _TORCH = str(Path(torch.__file__).parent)
 _WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of whatever a module does
 _ENTRY = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 Entry = tuple[str, int, str]  # file, line and function
+_PARTS = ("_dynamo", "_inductor", "_functorch", "fx", "nn/parallel", "optim", "utils/data")
 _ELSEWHERE = (
     "<frozen importlib",  # imports
-    *(str(Path(_TORCH) / part) for part in ("_dynamo", "_inductor", "_functorch", "fx", "optim", "utils/data")),
+    *(str(Path(_TORCH, one)) for one in _PARTS),
 )
 
 
@@ -53,7 +51,7 @@ class OwnWork:
         self._asked, self._thread, self._record = asked, threading.get_ident(), python_record()
         self._state = Path(f"/proc/self/task/{threading.get_native_id()}/stat")
         self._steps: list[dict[str, float]] = [defaultdict(float)]  # seconds of each line, by step
-        self._ended, self._interval = threading.Event(), sys.getswitchinterval()
+        self._ended, self._interval, self._others_s = threading.Event(), sys.getswitchinterval(), -_OTHERS_S
         sys.setswitchinterval(EVERY_S / 4)  # else Python lets nobody look at a thread for 5 ms
         clock = getattr(time, "pthread_getcpuclockid", None)
         self._clock = None if clock is None else clock(self._thread)
@@ -85,15 +83,21 @@ class OwnWork:
         """Return how long the thread has had a processor; where the system does not tell, how long it has lived."""
         return time.perf_counter() if self._clock is None else time.clock_gettime(self._clock)
 
+    def asked_s(self) -> float:
+        """Return `now_s`, and note when it is another thread that asks the GPU for work."""
+        if threading.get_ident() != self._thread:
+            self._others_s = time.perf_counter()
+        return self.now_s()
+
     def _look(self) -> None:
         """Count the time since the last look, or since the GPU was last asked: before, it may have been simulated."""
-        then_s, before, was_own, seen_s, others_s = self.now_s(), self._asked(), False, time.perf_counter(), -_OTHERS_S
+        then_s, before, was_own, seen_s = self.now_s(), self._asked(), False, time.perf_counter()
         slept: list[tuple[dict[str, float], str, float]] = []  # since it last ran: step, line and seconds
         with contextlib.suppress(OSError), tempfile.TemporaryFile(buffering=0) as file:
             while not self._ended.wait(EVERY_S / 4 if was_own else EVERY_S):
                 now_s, asked, looks_s = self.now_s(), self._asked(), time.perf_counter()
-                if now_s == then_s and asked != before:  # by another thread
-                    others_s = looks_s
+                waits = looks_s - self._others_s < _OTHERS_S
+                if waits:
                     slept.clear()
                 elif now_s > then_s:
                     while slept:
@@ -103,9 +107,10 @@ class OwnWork:
                 stack = _stack(self._thread, self._record, file) if mine else []
                 line = _own_line(stack)
                 if line and (was_own or asked != before):
-                    if now_s > then_s:
+                    freed = asked[2] > before[2] if asked[1] == before[1] else asked[2]  # pages of simulated memory
+                    if now_s > then_s and not freed:
                         self._steps[-1][line] += now_s - max(then_s, asked[0])
-                    elif looks_s - others_s > _OTHERS_S and not stack[0][0].startswith(_TORCH) and self._sleeps(now_s):
+                    elif not waits and not stack[0][0].startswith(_TORCH) and self._sleeps(now_s):
                         slept.append((self._steps[-1], line, looks_s - seen_s))
                 then_s, before, was_own, seen_s = now_s, asked, bool(line), looks_s
 

@@ -91,8 +91,7 @@ def _time(report: Values) -> str:
         for phase, s in report.phases.items()
     ]
     table = _table("Parts of a step", ("part", "time", "share", ""), rows, numbers=(1, 2), raw=(3,)) if rows else ""
-    notes = [report.evidence.long, words.clock_sentence(report)]
-    return _paragraphs(said) + table + _paragraphs(notes, "quiet")
+    return _paragraphs(said) + table + _paragraphs([report.evidence.long, words.clock_sentence(report)], "quiet")
 
 
 def _host(report: Values) -> str:

@@ -78,8 +78,7 @@ class Ranks:
         exits = sorted((code > 0, rank, code) for rank, code in _exit_codes(error) if rank not in told)
         if exits:
             _, rank, code = exits[0]
-            exited = next((one for _, one in failed if one.rank == rank), None)
-            return exited or _ended(rank, code)
+            return next((one for _, one in failed if one.rank == rank), None) or _ended(rank, code)
         return min(failed, key=lambda pair: pair[0])[1] if failed else None
 
 

@@ -102,7 +102,7 @@ class Recording:
             self.growth = GrowthWatch(self.holdings)
             self._observer = Observer(self._put)
         self.own_work = OwnWork(lambda: (self.log.last_s, self.log.number, len(self.world.memory.dead)))
-        self.log.now_s = self.own_work.now_s
+        self.log.now_s = self.own_work.asked_s
         self._put.put(threading, excepthook=self._telling(threading.excepthook))
         self.program = Program()
         self.reads = Reads(self.program)

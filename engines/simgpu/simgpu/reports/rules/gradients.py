@@ -278,8 +278,7 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
 
     def _sample(self, call: Pass) -> torch.Tensor | None:
         """Return the first parameter of a model that has a gradient."""
-        parameters = alive(self.program.parts(call.model).parameters)
-        return next((one for one in parameters if one.grad is not None), None)
+        return next((one for one in alive(self.program.parts(call.model).parameters) if one.grad is not None), None)
 
     def _gets_gradients(self, call: Pass) -> bool:
         """Return whether a backward pass has left gradients in a model whose weights are as they were."""
