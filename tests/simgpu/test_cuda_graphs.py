@@ -188,6 +188,7 @@ def captured(call, graph, x, side):
 
 
 ISOLATION = "CUDA error: dependency created on uncaptured work in another stream", "streams of a capture"
+SEED = "set_current_seed can be called during stream capture only if new seed is the same", "generator of a capture"
 CAPTURED = "operation not permitted on an event last recorded in a capturing stream", "streams of a capture"
 
 
@@ -207,7 +208,9 @@ CAPTURED = "operation not permitted on an event last recorded in a capturing str
     (partial(captured, catches), "due to a previous error during capture", "capture of a graph"),
     (another_stream_ends_it, "Capture must end on the same stream it began on.", "streams of a capture"),
     (partial(captured, lambda *_: torch.cuda.empty_cache()), "captures_underway.empty", "memory during a capture"),
-    (partial(captured, lambda *_: torch.cuda.manual_seed(3)), "only if new seed is the same", "generator of a capture"),
+    (partial(captured, lambda *_: torch.cuda.manual_seed(3)), *SEED),
+    (partial(captured, lambda *_: torch.cuda.set_rng_state(torch.cuda.get_rng_state() + 1)), *SEED),
+    (partial(captured, lambda *_: torch.Generator("cuda")), "Cannot construct a new CUDAGen", "generator of a capture"),
 ])  # fmt: skip
 def test_a_capture_refuses_what_reaches_out_of_it_and_it_is_explained(program, words, name):
     with pytest.raises(RuntimeError, match=words) as caught:

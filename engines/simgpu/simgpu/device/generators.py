@@ -37,6 +37,8 @@ _SAME_SEED = (
     "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
     "original seed."
 )
+_NONE_NEW = """Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to be captured\
+, please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"""
 _OWN = -1  # in place of an offset: numbers that are not the CPU's
 
 
@@ -78,29 +80,27 @@ class SimGenerator(_Plain):
         usual = isinstance(new_state, torch.Tensor) and new_state.device.type == "cpu"
         if not usual or new_state.dtype is not torch.uint8:
             _Plain.set_state(self._source, new_state)  # says what it must be
-            return self
+        size, whole = new_state.numel(), _HEAD_BYTES + torch.default_generator.get_state().numel()
+        if size not in (_SEED_BYTES, _HEAD_BYTES, whole):  # the first two are of a real GPU
+            raise RuntimeError("RNG state is wrong size")
         head = bytes(new_state[:_HEAD_BYTES].tolist())
         offset = int.from_bytes(head[_SEED_BYTES:], sys.byteorder)
-        if new_state.numel() in (_SEED_BYTES, _HEAD_BYTES):  # of a real GPU
-            self.manual_seed(int.from_bytes(head[:_SEED_BYTES], sys.byteorder))
-            self.set_offset(offset)
-        elif new_state.numel() == _HEAD_BYTES + torch.default_generator.get_state().numel():
+        self.manual_seed(int.from_bytes(head[:_SEED_BYTES], sys.byteorder))
+        if size == whole:
             _Plain.set_state(self._source, new_state[_HEAD_BYTES:].clone())
             self._begin(offset)
         else:
-            raise RuntimeError("RNG state is wrong size")
+            self.set_offset(offset)
         return self
 
     def manual_seed(self, seed: int) -> "SimGenerator":
-        if state.world.clock.capture is not None and device_kind.kind == "cuda":
-            if seed != self.initial_seed():
-                raise RuntimeError(_SAME_SEED)
-            return self
-        if device_kind.current.has_own_numbers:
-            _Plain.set_state(self._source, _state_at(seed, _OWN))
-        else:
+        if state.world.clock.capture is None or device_kind.kind != "cuda":
             _Plain.manual_seed(self._source, seed)
-        self._begin(0)
+            if device_kind.current.has_own_numbers:
+                _Plain.set_state(self._source, _state_at(self.initial_seed(), _OWN))
+            self._begin(0)
+        elif seed != self.initial_seed():
+            raise RuntimeError(_SAME_SEED)
         return self
 
     def seed(self) -> int:
@@ -203,6 +203,8 @@ class Kind(type):
 
     def __call__(cls, device: torch.device | str | None = "cpu") -> torch.Generator:
         on_sim = device is not None and device_kind.is_ours(torch.device(device))
+        if on_sim and state.world.clock.capture is not None and device_kind.kind == "cuda":
+            raise RuntimeError(_NONE_NEW)
         return SimGenerator(device) if on_sim else _Plain(device or "cpu")
 
 
