@@ -146,11 +146,7 @@ class GrowthWatch:
         self.turns *= not self._queued  # then it is not said that none grows
         most = [(line, size) for line, size in nbytes.items() if line not in self._queued]
         growths = [_growth(line, size, held.get(line), "turn") for line, size in most]
-        kept: dict[Line, Growth] = {}  # by the line that keeps what several lines make
-        for one in sorted(growths, key=lambda one: -one.bytes_per_step):
-            first = kept.get(Line(*one.parts), replace(one, bytes_per_step=0))
-            kept[Line(*one.parts)] = replace(first, bytes_per_step=first.bytes_per_step + one.bytes_per_step)
-        return sorted(kept.values(), key=lambda one: -one.bytes_per_step)[:3]
+        return _joined(growths)[:3]
 
     def _grows(self, line: str, turns: list[int], by_step: bool) -> bool:
         # a step calls models in many places: turns of a loop are those of one
@@ -180,14 +176,17 @@ class GrowthWatch:
         kept = kept or self._growing(_carried(values) if bytes_per_step else tops)
         if not (kept or bytes_per_step):
             return []
-        lines = Counter(held.line for _, held in kept) if kept else self._lines_of_several_steps()
+        turns: dict[str, Counter[int]] = defaultdict(Counter)  # bytes by line and step
+        for held in self._holdings.made():
+            turns[held.line][held.step] += held.nbytes
+        lines = Counter(held.line for _, held in kept)
+        if not kept:  # lines that keep what they made in two earlier steps at least
+            earlier = {line: [n for step, n in sizes.items() if 2 <= step < now] for line, sizes in turns.items()}
+            lines = Counter({line: sum(sizes) for line, sizes in earlier.items() if len(sizes) > 1})
         if not lines:  # one value that grows, as by `torch.cat`
             plain = _carried(_kept(self._holdings, until=now + 1, graphs=False))
             kept = [pair for pair in plain if 2 * pair[1].nbytes >= bytes_per_step * now]
             lines, self.turns = Counter(held.line for _, held in kept), 0  # what grows unnamed is not said to stay
-        turns: dict[str, Counter[int]] = defaultdict(Counter)  # bytes by line and step
-        for held in self._holdings.made():
-            turns[held.line][held.step] += held.nbytes
         own = {line: sizes.total() // len(sizes) for line, sizes in turns.items()}
         large = {line for line, n in own.items() if 10 * n >= 9 * bytes_per_step > 0 and len(turns[line]) >= _SEVERAL}
         inner = {pair[1].line: pair for pair in values[::-1] if pair[1].line in large and pair[1].step < now}
@@ -205,8 +204,7 @@ class GrowthWatch:
         if len(most) == 1 or 10 * sum(own[line] for line in most) < 9 * bytes_per_step:  # others made what these keep
             self.turns *= not plain or 2 * sum(own[line] for line in most) >= bytes_per_step  # as where batches grow
             own = {line: own[line] if plain and line in last else bytes_per_step for line in most}
-        found = [_growth(line, own[line], last.get(line)) for line in sorted(most, key=own.__getitem__, reverse=True)]
-        return list({one.parts: one for one in found}.values())
+        return _joined(_growth(line, own[line], last.get(line)) for line in most)
 
     def _growing(self, kept: list[tuple[torch.Tensor, Held]]) -> list[tuple[torch.Tensor, Held]]:
         """Return those tensors whose graphs have parts of several steps, and which still grow.
@@ -225,15 +223,14 @@ class GrowthWatch:
             return set()
         return {bisect_right(self._numbers, node._sequence_nr()) for node in nodes}
 
-    def _lines_of_several_steps(self) -> Counter[str]:
-        """Return the bytes of earlier steps by the line that made them, of lines that keep those of two at least."""
-        held = self._holdings.grown(since=2)
-        steps = Counter(line for line, _ in {(storage.line, storage.step) for storage in held})
-        nbytes = Counter()
-        for storage in held:
-            if steps[storage.line] > 1:
-                nbytes[storage.line] += storage.nbytes
-        return nbytes
+
+def _joined(growths: Iterable[Growth]) -> list[Growth]:
+    """Return one growth for each line that keeps something, with the bytes of all that it keeps, the most first."""
+    kept: dict[Line, Growth] = {}
+    for one in sorted(growths, key=lambda one: -one.bytes_per_step):
+        first = kept.get(Line(*one.parts), replace(one, bytes_per_step=0))
+        kept[Line(*one.parts)] = replace(first, bytes_per_step=first.bytes_per_step + one.bytes_per_step)
+    return sorted(kept.values(), key=lambda one: -one.bytes_per_step)
 
 
 def _growth(line: str, bytes_per_step: int, tensor: torch.Tensor | None, each: str = "step") -> Growth:

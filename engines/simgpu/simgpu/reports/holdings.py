@@ -182,10 +182,6 @@ class Holdings:
         """Return what is alive of models that learn: weights, gradients, states of optimizers."""
         return [held for held in self._live.values() if held.owner not in MADE]
 
-    def grown(self, since: int, gpu: int = 0) -> list[Held]:
-        """Return what forward and backward passes made in step `since` and later, before this one, and is alive."""
-        return [held for held in self.made(gpu) if since <= held.step < self.step]
-
     def made(self, gpu: int = 0) -> list[Held]:
         """Return what is alive of what forward and backward passes made since the beginning."""
         made = [held for held in self._live.values() if held.gpu == gpu and held.born > self._were_there]
