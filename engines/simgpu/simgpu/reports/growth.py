@@ -126,14 +126,16 @@ class GrowthWatch:
         nbytes = {line: turns.total() // len(turns) for line, turns in growing.items()}
         held: dict[str, torch.Tensor] = {}  # by line, what a variable refers to; else what has a graph
         plainly: set[str] = set()  # lines whose values without a graph a variable refers to
-        tops = _roots(graphs)
+        tops, carried = _roots(graphs), _carried(graphs)
         outer = {id(one) for one, _ in tops}  # a tensor whose graph is a part of another one's keeps nothing itself
         for line in nbytes:
             first, second, third = (
                 [one for one, of in some if of.line == line][::-1] for some in (older, plain, graphs)
             )
             inner = first and outer.isdisjoint(map(id, first))
-            candidates = [one for one, of in tops if inner and of.line != line] + [*first[:1], *second[:1], *third]
+            sums = [one for one, _ in carried if inner and graph_of(first[0]) in graph_nodes([graph_of(one)])]
+            candidates = [*sums, *(one for one, of in tops if inner and of.line != line)]
+            candidates += [*first[:1], *second[:1], *third]
             candidates = [*second[:1] * (len(second) > len(first)), *candidates]
             found = [one for one in candidates if _holder(one) is not None]
             plainly |= {line} if found and second and found[0] is second[0] else set()
@@ -173,7 +175,7 @@ class GrowthWatch:
         values = _kept(self._holdings, until=now + 1)
         tops = _roots(values)
         kept = [pair for pair in tops if bytes_per_step and pair[1].step < now]
-        kept = kept or self._growing(_carried(values) if bytes_per_step else tops)
+        kept = kept or self._growing(_carried(values)) or self._growing([] if bytes_per_step else tops)
         if not (kept or bytes_per_step):
             return []
         turns: dict[str, Counter[int]] = defaultdict(Counter)  # bytes by line and step
