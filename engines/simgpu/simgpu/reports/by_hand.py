@@ -94,11 +94,10 @@ class HandSteps:
         if not self._program.groups:
             self._begin(event.inputs, fills=False)
 
-    def on_backward_end(self, event: events.BackwardEnd) -> None:
+    def on_backward_end(self, event: events.Event) -> None:
         self._end()
 
-    def on_grad_end(self, event: events.GradEnd) -> None:
-        self._end()
+    on_grad_end = on_backward_end
 
     def _begin(self, given: Iterable[torch.Tensor], fills: bool) -> None:
         """Tell that a step has ended if the weights of the last backward pass are others now."""

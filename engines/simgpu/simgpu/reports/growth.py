@@ -22,6 +22,7 @@ from simgpu.clock.lines import Line
 from simgpu.device.tensor import SimTensor, values_of
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
+from simgpu.reports import events
 from simgpu.reports.holdings import MADE, Held, Holdings
 
 _MOST_NODES = 200_000  # of graphs that are walked
@@ -50,7 +51,7 @@ class Growth(Line):
     graph: bool = False
     part: bool = False
     value: bool = False  # whether the bytes are those of the value alone, without activations
-    each: str = "step"  # what adds them: "step", "turn" or "model"
+    each: str = "step"  # what adds them: "step", "turn" or "model"; "pass": one fails, by a state of the step before
 
 
 class GrowthWatch:
@@ -63,6 +64,7 @@ class GrowthWatch:
         self._ends: list[int] = []  # bytes alive at the last ends of steps, or calls
         self._next = self._next_call = _LOOKED_AFTER
         self._sites: list[tuple[str, ...]] = []  # the lines that ran at each call of a model
+        self._through: list[Growth] = []  # the state by which the backward pass that runs comes to an earlier step
         self._queued: set[str] = set()  # lines whose values a short queue keeps
         self.turns = 0  # over how many growth was looked for
         self.cut = False  # whether a backward pass would have come, as after a loop over time: graphs go with it
@@ -91,10 +93,23 @@ class GrowthWatch:
             self._next_call, self.turns = 2 * calls, calls * (self._ends[0] >= self._ends[-1])  # a cache is no list
             self.found = self._look_at_turns()
 
+    def on_backward(self, event: events.Backward) -> None:
+        """Look in the second step, and the next ones, for a state whose graph is that of the step before as well."""
+        looks = 0 < self._holdings.step < _LOOKED_AFTER
+        nodes = graph_nodes(map(graph_of, event.roots), most=_MOST_NODES) if looks else []
+        old = {one for one in nodes if one._sequence_nr() < self._numbers[-1]}
+        looks = old and nodes[0] not in old  # a step by hand has ended just now, behind all of them
+        states = _carried(_kept(self._holdings, until=self._holdings.step + 1)) if looks else []
+        through = [pair for pair in states if not old.isdisjoint(graph_nodes([graph_of(pair[0])], most=_MOST_NODES))]
+        self._through = [_growth(of.line, 0, tensor, "pass") for tensor, of in through[:1]]
+
+    def on_backward_end(self, event: events.BackwardEnd) -> None:
+        self._through = []
+
     def end(self) -> None:
         """Look once more where the program ends, early or not, but for what was found already."""
         if not self.found:
-            self.found = self._look_at_turns() or self._models()
+            self.found = self._through or self._look_at_turns() or self._models()
         if self.cut:
             self.found = [one for one in self.found if one.held_by and not one.graph]
 
@@ -147,8 +162,7 @@ class GrowthWatch:
         self._queued |= {line for line, tensor in held.items() if _in_a_short_queue(tensor)}
         self.turns *= not self._queued  # then it is not said that none grows
         most = [(line, size) for line, size in nbytes.items() if line not in self._queued]
-        growths = [_growth(line, size, held.get(line), "turn") for line, size in most]
-        return _joined(growths)[:3]
+        return _joined(_growth(line, size, held.get(line), "turn") for line, size in most)[:3]
 
     def _grows(self, line: str, turns: list[int], by_step: bool) -> bool:
         # a step calls models in many places: turns of a loop are those of one
@@ -197,8 +211,7 @@ class GrowthWatch:
             kept, lines = mine or kept, Counter(held.line for _, held in mine) or lines
         lines = Counter({line: n for line, n in lines.items() if not self._lets_go(line, sorted(turns[line]), True)})
         plain = not kept and bool(lines)  # values that keep nothing of others
-        if plain:
-            kept = _kept(self._holdings, until=self._holdings.step, graphs=False)
+        kept = _kept(self._holdings, until=now, graphs=False) if plain else kept
         last = {held.line: tensor for tensor, held in kept}
         self._queued |= {line for line, tensor in last.items() if _in_a_short_queue(tensor)}
         self.turns *= not self._queued

@@ -109,7 +109,8 @@ class Recording:
         self.passes = Passes(self.program, self.reads, self._observer.tell)
         # In this order each event is told: where a step by hand ends is known before the backward pass counts, and what
         # analyses find before rules ask them; the session ends steps when all have been told of what ended them.
-        for listener in (HandSteps(self.program, self._observer.tell), self.program, self.reads, self.passes):
+        by_hand = HandSteps(self.program, self._observer.tell)
+        for listener in (by_hand, self.program, self.reads, self.passes, self.growth):
             self._observer.listen(listener)
         self.rules = Rules(self.program, self._observer.listen)
         self.model_calls = ModelCalls(self.log) if compiled else None

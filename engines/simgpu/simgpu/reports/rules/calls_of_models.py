@@ -153,11 +153,10 @@ class AttentionWeightsNotUsed(Rule, about="time", often="each step"):
         self._look()
         self._made.clear()
 
-    def on_read(self, event: events.Read) -> None:
+    def on_read(self, event: events.Event) -> None:
         self._made.clear()  # as where they are shown
 
-    def on_cut(self, event: events.Cut) -> None:
-        self._made.clear()
+    on_cut = on_read
 
     def _look(self) -> None:
         for line, _, mark in [one for one in self._made if one[1]() is None]:

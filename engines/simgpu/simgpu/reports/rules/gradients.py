@@ -27,14 +27,9 @@ class _Gradients:
 class GradientsNeverCleared(Rule, about="result", often="twice"):
     """Each step also repeats all the steps before it."""
 
-    text = (
-        "Nothing clears the gradients, so each step also repeats all the steps before it. Write "
-        "`optimizer.zero_grad()` before this line."
-    )
-    by_hand = (
-        "Nothing clears the gradients, so each step also repeats all the steps before it. Set `weight.grad = None` of "
-        "each weight before this line."
-    )
+    repeats = "Nothing clears the gradients, so each step also repeats all the steps before it."
+    text = f"{repeats} Write `optimizer.zero_grad()` before this line."
+    by_hand = f"{repeats} Set `weight.grad = None` of each weight before this line."
     cure = "`optimizer.zero_grad()` before `backward()`; without an optimizer `weight.grad = None`"
 
     def begin(self) -> None:

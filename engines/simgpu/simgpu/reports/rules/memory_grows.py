@@ -23,6 +23,9 @@ def _grows(growth: Growth) -> str:
     value = "Something keeps what this line makes"
     if growth.held_by:
         value = f"{growth.held_by} keeps what {growth.made_at.where} makes"
+    if growth.each == "pass":
+        said = f"{growth.held_by} goes on to the next step with its graph, and a backward pass through both steps fails"
+        return f"{said}, also with `retain_graph=True`. Write `.detach()` behind it, as in `state = state.detach()`."
     instead = "Keep a number (`.item()`) or a `.detach()`ed tensor instead"
     if not growth.bytes_per_step:
         return f"{value}, and its graph grows in each step by that of the step, in the host's memory. {instead}."
