@@ -12,6 +12,7 @@ from bisect import bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
+from inspect import CO_OPTIMIZED
 from itertools import pairwise
 from types import CellType, FrameType, FunctionType, ModuleType
 from typing import Any, cast
@@ -32,6 +33,7 @@ _ALONE = 1.5  # of the bytes of a value: with more, it keeps others alive
 _DEPTH, _MOST_ITEMS = 5, 10_000  # of lists of lists, in which a value is looked for
 _LIMITED = ("_lru_cache_wrapper", "deque", "Queue", "PriorityQueue", "LifoQueue")
 _SHORT, _FEW_BYTES = 100, 2**30  # values: a queue of so many is soon full; what one with a limit keeps that is no leak
+_OF_THE_FRAME = 3  # references to a copy of variables that nobody else has: the frame's, ours, an argument
 _LOOKED_AFTER = 4  # steps: the first ones make the optimizer's state, and caches
 
 
@@ -189,7 +191,8 @@ class GrowthWatch:
         values = _kept(self._holdings, until=now + 1)
         tops = _roots(values)
         kept = [pair for pair in tops if bytes_per_step and pair[1].step < now]
-        kept = kept or self._growing(_carried(values)) or self._growing([] if bytes_per_step else tops)
+        several = len({of.step for _, of in kept}) > 1  # those of one step may be what the variable of a loop has left
+        kept = kept * several or self._growing(_carried(values)) or self._growing([] if bytes_per_step else tops)
         if not (kept or bytes_per_step):
             return []
         turns: dict[str, Counter[int]] = defaultdict(Counter)  # bytes by line and step
@@ -352,7 +355,10 @@ def _in_a_short_queue(tensor: torch.Tensor) -> bool:
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
     """Yield the variables that a function sees, and the attributes of those that are objects of the program."""
-    for name, value in {**frame.f_globals, **frame.f_locals}.items():
+    known, own = {**frame.f_globals, **frame.f_locals}, frame.f_locals
+    if isinstance(own, dict) and frame.f_code.co_flags & CO_OPTIMIZED and sys.getrefcount(own) <= _OF_THE_FRAME:
+        own.clear()  # before Python 3.13 a function keeps this copy, and all that is in it, until it ends
+    for name, value in known.items():
         yield name, value
         attributes = getattr(value, "__dict__", None)
         if isinstance(attributes, dict) and not isinstance(value, type | ModuleType):
