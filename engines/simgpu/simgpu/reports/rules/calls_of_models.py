@@ -1,16 +1,18 @@
 """Rules on calls of models: their modes, and whether a backward pass comes through them."""
 
 import weakref
+from collections import defaultdict
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from simgpu.clock.lines import Line
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
 from simgpu.reports.calls import Mark, Pass
-from simgpu.reports.rule import Rule
+from simgpu.reports.rule import Outcome, Rule
 
 _LARGE_BYTES = 2**20  # of the weights of all heads
 
@@ -45,10 +47,19 @@ class EvaluationInTrainingMode(Rule, about="result"):
     )
     cure = "`model.eval()` before, `model.train()` after"
 
+    def begin(self) -> None:
+        self._ahead: dict[str, set[int]] = defaultdict(set)  # by line, the steps in which it runs before the training
+
     def on_judged(self, event: events.Judged) -> None:
         call = event.call
         if event.trained and not call.used and self._is_wrong(call):
-            self.note(self.program.own_line(call))
+            self.note(line := self.program.own_line(call))
+            if any(_way(call) < _way(one) for one in self.program.passes if one.used):
+                self._ahead[line].add(self.program.step)
+
+    def said(self, line: str, outcome: Outcome) -> str:
+        """Say nothing of what stands ahead of the training in each step, as pictures for a critic, or labels."""
+        return super().said(line, outcome) if 2 * len(self._ahead[line]) < max(self.program.step, 1) else ""
 
     def on_inferred(self, event: events.Inferred) -> None:
         if self._is_wrong(event.call):
@@ -58,6 +69,11 @@ class EvaluationInTrainingMode(Rule, about="result"):
         """Return whether a call had better be in evaluation mode: not the same input again, as samples of dropout."""
         again = (one.before is not None for one in self.program.passes if one.line == call.line)
         return bool(call.random and call.training and not call.recorded) and not any(again)
+
+
+def _way(call: Pass) -> list[tuple[str, int]]:
+    """Return the lines that led to a call, the outermost first."""
+    return [Line.of(one).parts[:2] for one in reversed(call.lines)]
 
 
 class EvaluationWithGradients(Rule, about="time"):
@@ -97,10 +113,7 @@ class ForwardNotUsed(Rule, about="time", often="seldom"):
 class ForwardRepeated(Rule, about="time", often="twice"):
     """The same model computes the same from the same tensors twice in a step."""
 
-    text = (
-        "The model has computed this before in the same step, from the same tensors. Call it once, and use its result "
-        "twice."
-    )
+    text = "The model has computed this before in this step, from the same tensors. Call it once; use its result twice."
     cure = "call it once"
 
     def on_judged(self, event: events.Judged) -> None:
@@ -113,10 +126,7 @@ class ForwardRepeated(Rule, about="time", often="twice"):
 class TrainingInEvaluationMode(Rule, about="result"):
     """Dropout is off, and batch norm learns nothing."""
 
-    text = (
-        "The model is trained in evaluation mode, in which no dropout drops and no batch norm learns. Call "
-        "`model.train()` before."
-    )
+    text = "This trains in evaluation mode: no dropout drops, no batch norm learns. Call `model.train()` before."
     cure = "`model.train()` before the training loop"
 
     def on_judged(self, event: events.Judged) -> None:
