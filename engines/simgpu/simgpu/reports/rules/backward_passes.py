@@ -86,10 +86,7 @@ class BackwardWithoutModel(
 class GradientsClearedTooEarly(Rule, about="result", often="twice"):
     """Gradients are cleared between `backward()` and `step()`, so the step changes nothing."""
 
-    text = (
-        "This clears the gradients between `backward()` and `step()`, so the step changes nothing. Clear them before "
-        "`backward()`."
-    )
+    text = "This clears gradients between `backward()` and `step()`, so the step changes nothing. Clear them earlier."
     cure = "clear them before `backward()`"
 
     def on_update(self, event: events.Update) -> None:

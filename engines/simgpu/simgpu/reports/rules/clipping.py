@@ -96,9 +96,8 @@ class Float16WithoutScaler(Rule, about="result", often="twice"):
     def on_forward(self, event: events.Forward) -> None:
         kind = device_kind.kind if device_kind.kind in ("mps", "xpu") else "cuda"
         if isinstance(event.module, _PRODUCTS) and torch.is_autocast_enabled(kind):
-            trains = torch.is_grad_enabled() and any(
-                one.requires_grad for one in event.module.parameters(recurse=False)
-            )
+            own = event.module.parameters(recurse=False)
+            trains = torch.is_grad_enabled() and any(one.requires_grad for one in own)
             self._in_half |= trains and torch.get_autocast_dtype(kind) is torch.float16
 
     def on_scaler_call(self, event: events.ScalerCall) -> None:

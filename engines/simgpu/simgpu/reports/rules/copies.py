@@ -59,10 +59,7 @@ class MovedInEachStep(Rule, about="time", often="each step", explains=("constant
 class ConstantCopiedInEachStep(Rule, about="time", often="each step"):
     """A tensor with the same numbers is made on the CPU in each step, and copied."""
 
-    text = (
-        "In each step, this makes a tensor of the same numbers on the CPU and copies it to the GPU. Make it once, "
-        "before the loop."
-    )
+    text = "Each step makes a tensor of the same numbers on the CPU and copies it. Make it once, before the loop."
     cure = "make it once, before the loop"
 
     def begin(self) -> None:

@@ -101,10 +101,7 @@ class _ThrownAway:
 class GradientsThrownAway(Rule, about="result", often="each step"):
     """Of several batches that should add up, all but the last are cleared away."""
 
-    text = (
-        "This clears gradients that no step has used, so of several batches only the last one counts. Clear them once, "
-        "after `step()`."
-    )
+    text = "This clears gradients that no step has used: of several batches only the last counts. Clear after `step()`."
     cure = "clear once, after `step()`"
 
     def begin(self) -> None:
@@ -211,14 +208,9 @@ class _Left:
 class GradientsNotUsed(Rule, about="time", often="each step"):
     """Gradients are computed of a model, or a part of one, that no optimizer trains."""
 
-    text = (
-        "The backward pass computes gradients of this model's weights, and no optimizer uses them. Call "
-        "`requires_grad_(False)` of the model once."
-    )
-    partly = (
-        "The backward pass computes gradients of {numbers:,} of this model's {of:,} numbers that no optimizer has. "
-        "Call `requires_grad_(False)` of them; if they are to learn, give them to the optimizer."
-    )
+    _instead = "Call `requires_grad_(False)` of them once; if they are to learn, give them to the optimizer."
+    text = f"The backward pass computes gradients of this model's weights, and no optimizer uses them. {_instead}"
+    partly = "Gradients are computed of {numbers:,} of this model's {of:,} numbers, which no optimizer has. " + _instead
     cure = "`model.requires_grad_(False)`"
 
     def begin(self) -> None:

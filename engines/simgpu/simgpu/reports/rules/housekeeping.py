@@ -46,10 +46,7 @@ class CacheEmptiedInEachStep(Rule, about="time", often="each step"):
 class GarbageCollectedInEachStep(Rule, about="time", often="each step"):
     """Looking for garbage takes long and frees no tensor that a variable holds."""
 
-    text = (
-        "Looking for garbage takes the host long, and frees no tensor that a variable still holds. Leave it out, and "
-        "drop the variable."
-    )
+    text = "Looking for garbage takes long, and frees no tensor that a variable holds. Leave it out; drop the variable."
     cure = "leave `gc.collect()` out"
 
     def on_housekeeping(self, event: events.Housekeeping) -> None:

@@ -75,7 +75,7 @@ _ADVICE = {  # by what PyTorch itself needs, or the program ("wait")
     "library": "After that the GPU has nothing to do until the host launches again. {package} reads it, not this line: "
     "look for an option of it that reads less often.",
     "size": "No value is read in this line, but an operation needs one on the host, such as how many elements a mask "
-    "of booleans picks. `torch.where` needs none.",
+    "of booleans picks. `torch.where(mask, a, b)` needs none.",
     "backward": "The forward pass has copied values between the host and the GPU, so the backward pass copies as well. "
     "Keep on the GPU what leads to the loss.",
     "check": "PyTorch reads the arguments of this distribution to check them. Once the program is right, write "
