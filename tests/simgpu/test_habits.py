@@ -349,7 +349,7 @@ def test_waiting_for_a_processor_is_no_time_of_a_loader(monkeypatch):
 INFERENCE = read_programs("habits")["inference"]
 
 
-@pytest.mark.parametrize(("later_s", "batches", "codes"), [(1e-5, 4, []), (5e-3, 4, []), (0.4, 4, ["data-loading"])])
+@pytest.mark.parametrize(("later_s", "batches", "codes"), [(1e-5, 4, []), (5e-3, 4, []), (0.03, 4, ["data-loading"])])
 def test_the_first_batch_of_a_run_says_nothing_of_its_loading(tmp_path, monkeypatch, later_s, batches, codes):
     """It takes what is done once: with few batches, that was most of the time of an inference."""
     times = iter([0.0, 0.05, *(0.05 + later_s * ((number - 1) // 2) for number in range(2, 40))])

@@ -54,6 +54,7 @@ class CopiesKeepWaiting(WaitRule):
 
 _WORTH_LOADING = 0.1  # of a step: nearly every program has such a line
 _WORTH_WORKERS_S = 0.5  # of an epoch, that a loader keeps the GPU waiting: less is soon used up by starting workers
+_SLOW, _SLOW_S = 0.5, 0.02  # of a step, and for a batch: told of short epochs too, which may be a trial of longer ones
 
 
 class DataLoading(WaitRule):
@@ -67,7 +68,8 @@ class DataLoading(WaitRule):
 
     @classmethod
     def is_worth(cls, row: Row, step_s: float, epoch_s: float) -> bool:
-        return row.seconds >= _WORTH_LOADING * step_s and epoch_s >= _WORTH_WORKERS_S
+        slow = row.seconds >= max(_SLOW * step_s, _SLOW_S)
+        return slow or (row.seconds >= _WORTH_LOADING * step_s and epoch_s >= _WORTH_WORKERS_S)
 
 
 _ADVICE = {  # by what PyTorch itself needs, or the program ("wait")
