@@ -97,11 +97,14 @@ class GrowthWatch:
 
     def on_backward(self, event: events.Backward) -> None:
         """Look in the second step, and the next ones, for a state whose graph is that of the step before as well."""
-        looks = 0 < self._holdings.step < _LOOKED_AFTER
-        nodes = graph_nodes(map(graph_of, event.roots), most=_MOST_NODES) if looks else []
+        self._through = []
+        if not 0 < self._holdings.step < _LOOKED_AFTER:
+            return
+        nodes = graph_nodes(map(graph_of, event.roots), most=_MOST_NODES)
         old = {one for one in nodes if one._sequence_nr() < self._numbers[-1]}
-        looks = old and nodes[0] not in old  # a step by hand has ended just now, behind all of them
-        states = _carried(_kept(self._holdings, until=self._holdings.step + 1)) if looks else []
+        if not old or nodes[0] in old:  # all are: a step by hand has ended just now
+            return
+        states = _carried(_kept(self._holdings, until=self._holdings.step + 1))
         through = [pair for pair in states if not old.isdisjoint(graph_nodes([graph_of(pair[0])], most=_MOST_NODES))]
         self._through = [_growth(of.line, 0, tensor, "pass") for tensor, of in through[:1]]
 
@@ -143,17 +146,17 @@ class GrowthWatch:
         nbytes = {line: turns.total() // len(turns) for line, turns in growing.items()}
         held: dict[str, torch.Tensor] = {}  # by line, what a variable refers to; else what has a graph
         plainly: set[str] = set()  # lines whose values without a graph a variable refers to
-        tops, carried = _roots(graphs), _carried(graphs)
+        tops = _roots(graphs)
+        carried = [(one, {*graph_nodes([graph_of(one)])}) for one, _ in _carried(graphs)]
         outer = {id(one) for one, _ in tops}  # a tensor whose graph is a part of another one's keeps nothing itself
         for line in nbytes:
             first, second, third = (
                 [one for one, of in some if of.line == line][::-1] for some in (older, plain, graphs)
             )
             inner = first and outer.isdisjoint(map(id, first))
-            sums = [one for one, _ in carried if inner and graph_of(first[0]) in graph_nodes([graph_of(one)])]
+            sums = [one for one, nodes in carried if inner and graph_of(first[0]) in nodes]
             candidates = [*sums, *(one for one, of in tops if inner and of.line != line)]
-            candidates += [*first[:1], *second[:1], *third]
-            candidates = [*second[:1] * (len(second) > len(first)), *candidates]
+            candidates = [*second[:1] * (len(second) > len(first)), *candidates, *first[:1], *second[:1], *third]
             found = [one for one in candidates if _holder(one) is not None]
             plainly |= {line} if found and second and found[0] is second[0] else set()
             held |= {line: (found or [*third, *second])[0]} if found or third or second else {}

@@ -35,10 +35,7 @@ _WATCHING = str(Path(__file__).parent / "observer.py")  # is on the stack of wha
 _ENTRY = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.MULTILINE)
 Entry = tuple[str, int, str]  # file, line and function
 _PARTS = ("_dynamo", "_inductor", "_functorch", "fx", "nn/parallel", "optim", "utils/data")
-_ELSEWHERE = (
-    "<frozen importlib",  # imports
-    *(str(Path(_TORCH, one)) for one in _PARTS),
-)
+_ELSEWHERE = ("<frozen importlib", *(str(Path(_TORCH, one)) for one in _PARTS))
 
 
 class OwnWork:

@@ -146,14 +146,14 @@ class Program:
 
     def on_parameters_added(self, event: events.ParametersAdded) -> None:
         self.groups += 1
-        self.trained.update(dict.fromkeys(event.parameters, True))
+        self._train(event.parameters)
 
     def on_update(self, event: events.Update) -> None:
         self.closure, self.optimized, self.groups = event.closure, True, self.groups or 1  # or a thread has built it
         self.stepping, self.searches = True, False
         waiting = self.waiting.get(event.optimizer)
         if waiting is None:
-            self.trained.update(dict.fromkeys(event.parameters, True))
+            self._train(event.parameters)
             waiting = [weakref.ref(one) for one in event.parameters]
         self.several |= event.optimizer in self.updates and [*self.updates][-1] is not event.optimizer
         self.updates[event.optimizer] = self.updates.pop(event.optimizer, 0) + 1  # now the last one
@@ -167,7 +167,10 @@ class Program:
 
     def on_hand_step(self, event: events.HandStep) -> None:
         self.hand_steps += 1
-        self.trained.update(dict.fromkeys(event.weights, True))
+        self._train(event.weights)
+
+    def _train(self, weights: Iterable[torch.Tensor]) -> None:
+        self.trained.update(dict.fromkeys(weights, True))
 
     def end_update(self) -> None:
         """Begin anew after an optimizer's step, of which all rules have been told."""

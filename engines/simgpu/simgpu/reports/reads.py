@@ -36,8 +36,7 @@ class Reads:
             self.asking.setdefault(places.place(), f"library {package}")
 
     def on_asked(self, event: events.Asked) -> None:
-        layer = event.asker.startswith("torch.nn.modules.")
-        self.asking.setdefault(places.place(), "layer" if layer else event.why)
+        self.asking.setdefault(places.place(), "layer" if event.asker.startswith("torch.nn.modules.") else event.why)
 
     def on_copied(self, event: events.Copied) -> None:
         if places.phase() == "backward":

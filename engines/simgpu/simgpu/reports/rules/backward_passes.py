@@ -170,8 +170,7 @@ class GradientBehindIsIgnored(Rule, about="result", often="twice"):
 
 def _line_of_unused(function: type) -> str:
     """Return the line of a backward pass that returns something, and reads none of the gradients that it is given."""
-    backward = vars(function).get("backward")
-    code = getattr(getattr(backward, "__func__", None), "__code__", None)
+    code = getattr(getattr(vars(function).get("backward"), "__func__", None), "__code__", None)
     if code is None or not places.is_readers(code.co_filename, code.co_name):
         return ""
     try:

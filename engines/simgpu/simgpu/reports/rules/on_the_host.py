@@ -42,8 +42,7 @@ class HostWork(Rule, about="time"):
 
     def said(self, line: str, outcome: Outcome) -> str:
         time, step = seconds_text(sum(outcome.own.values())), seconds_text(outcome.step_s)
-        writes = _WRITES.search(line.partition(": ")[2])
-        cure = "Write less often, or let a thread do it." if writes else _CURE
+        cure = "Write less often, or let a thread do it." if _WRITES.search(line.partition(": ")[2]) else _CURE
         return self.text.format(time=time, step=step, cure=cure)
 
 
