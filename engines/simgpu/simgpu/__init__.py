@@ -22,7 +22,7 @@ below the level where Python is asked).
 do the same for programs that say `mps` or `xpu`. With `record=True`,
 and from the command line, `report()` says what the program's lines cost, and what would be otherwise on other GPUs.
 
-What others may use is in `__all__`: functions, classes, and nine modules whose own `__all__` says what is theirs.
+What others may use is in `__all__`: functions, classes, and ten modules whose own `__all__` says what is theirs.
 
 - `evidence`: how far the clock is from published runs, by what decides a time;
 - `gpus`: the data sheets of GPUs that were built;
@@ -32,7 +32,8 @@ What others may use is in `__all__`: functions, classes, and nine modules whose 
 - `composite`: modes that see every operator, those that PyTorch would take apart included;
 - `collectives`: which operation between ranks an operator is, and its bytes;
 - `flops`: formulas of floating-point operations beside PyTorch's own;
-- `places`: whether a line of code is the reader's or a library's.
+- `places`: whether a line of code is the reader's or a library's;
+- `tables`: rows and cells as text and as HTML.
 
 Everything else, and every name that begins with an underscore, is inside: it may change without notice.
 """
@@ -62,7 +63,7 @@ from simgpu.face.switch import Face, cuda, mps, xpu
 from simgpu.forecasts.forecast import CompiledForecast, Forecast, forecast
 from simgpu.forecasts.memory_forecast import MemoryForecast
 from simgpu.forecasts.time_forecast import Share, TimeForecast
-from simgpu.ground import composite, places
+from simgpu.ground import composite, places, tables
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.machine import flops, gpus, hosts, profiles
 from simgpu.machine.cluster import LINKS, Cluster, Link
@@ -85,7 +86,7 @@ __all__ = [
     "gpus", "hide_accelerators", "host_work", "hosts", "idle", "is_simulated", "launch", "ledger",
     "load_ipython_extension", "memory", "mps", "out_of_memory", "places", "profiles", "ready", "remember_sources",
     "report", "reset", "restore",
-    "run_in_child", "run_notebook", "seconds_text", "settings", "sources", "step", "timeline", "unavailable",
+    "run_in_child", "run_notebook", "seconds_text", "settings", "sources", "step", "tables", "timeline", "unavailable",
     "unload_ipython_extension", "values_of", "without_face",
     "xpu",
 ]  # fmt: skip

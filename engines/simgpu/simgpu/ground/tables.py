@@ -3,6 +3,8 @@
 import html
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+__all__ = ["Table", "text", "to_html"]
+
 
 def text(rows: Sequence[Sequence[str]], head: Sequence[str] = (), *, right: Collection[int] = ()) -> str:
     """Return lines of text, `head` first, columns two spaces apart; those at the places in `right` end at the right."""
