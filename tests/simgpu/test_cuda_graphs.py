@@ -210,7 +210,11 @@ CAPTURED = "operation not permitted on an event last recorded in a capturing str
     (partial(captured, lambda *_: torch.cuda.empty_cache()), "captures_underway.empty", "memory during a capture"),
     (partial(captured, lambda *_: torch.cuda.manual_seed(3)), *SEED),
     (partial(captured, lambda *_: torch.cuda.set_rng_state(torch.cuda.get_rng_state() + 1)), *SEED),
-    (partial(captured, lambda *_: torch.Generator("cuda")), "Cannot construct a new CUDAGen", "generator of a capture"),
+    (partial(captured, lambda *_: torch.Generator("cuda")), "Cannot construct a new CUDAGen", SEED[1]),
+    (partial(captured, lambda *_: torch.cuda.default_generators[0].get_offset()), "Impl::get_offset during", SEED[1]),
+    (partial(captured, lambda *_: torch.cuda.default_generators[0].set_offset(3)), "Impl::set_offset during", SEED[1]),
+    (partial(captured, lambda *_: torch.cuda.default_generators[0].clone_state()), "Impl::clone_impl during", SEED[1]),
+    (partial(captured, lambda *_: torch.cuda.seed()), "Cannot call CUDAGeneratorImpl::seed during CUDA", SEED[1]),
 ])  # fmt: skip
 def test_a_capture_refuses_what_reaches_out_of_it_and_it_is_explained(program, words, name):
     with pytest.raises(RuntimeError, match=words) as caught:

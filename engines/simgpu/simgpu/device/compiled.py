@@ -278,18 +278,14 @@ def break_of(graph: torch.fx.GraphModule) -> list[GraphBreak]:
 
 def kernels_of(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> CompiledGraph:
     """Return the kernels of a graph that Dynamo found, called with `inputs`, in the autocast that is on."""
-    formats = [torch.get_autocast_dtype(kind) for kind in _kinds() if torch.is_autocast_enabled(kind)]
+    kinds = ["cpu", "cuda", *(["sim"] if hasattr(torch, "sim") else [])]
+    formats = [torch.get_autocast_dtype(kind) for kind in kinds if torch.is_autocast_enabled(kind)]
     try:
         lowered = inductor.lower(graph, inputs, next(iter(formats), None))
     except Exception as error:  # of the inside of PyTorch's compiler, which may raise anything
         return CompiledGraph((), f"{type(error).__name__}: {error}".strip().splitlines()[0])
     tensors = sum(isinstance(one, torch.Tensor) for one in inputs)
     return CompiledGraph(tuple(_kernel(one) for one in lowered if _is_kernel(one)), inputs=tensors)
-
-
-def _kinds() -> list[str]:
-    """Return of which devices autocast may be on."""
-    return ["cpu", "cuda", *(["sim"] if hasattr(torch, "sim") else [])]
 
 
 def _is_kernel(lowered: inductor.Lowered) -> bool:

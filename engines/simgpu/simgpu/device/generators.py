@@ -33,12 +33,6 @@ _defaults: "weakref.WeakValueDictionary[int, DefaultGenerator]" = weakref.WeakVa
 _SEED_BYTES, _HEAD_BYTES = 8, 16  # of CUDA's states
 _STEP, _BLOCK = 4, 256  # of an offset; threads
 _MOST_NOTED = 64
-_SAME_SEED = (
-    "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same as the "
-    "original seed."
-)
-_NONE_NEW = """Cannot construct a new CUDAGeneratorImpl during CUDA graph capture. If you need this call to be captured\
-, please file an issue. Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"""
 _OWN = -1  # in place of an offset: numbers that are not the CPU's
 
 
@@ -56,7 +50,10 @@ class SimGenerator(_Plain):
     device = property(lambda self: state.world.devices[self._index])
     owner: Any = property(lambda self: self._shares or self, doc="Generator with the state of this one.")
     _source: Any = property(lambda self: self.owner)  # what draws
-    clone_state = copy.deepcopy
+
+    def clone_state(self) -> "SimGenerator":
+        _check_not_captured("call CUDAGeneratorImpl::clone_impl")
+        return copy.deepcopy(self)
 
     def graphsafe_get_state(self) -> "SimGenerator":
         handle = SimGenerator(self.device)
@@ -90,7 +87,7 @@ class SimGenerator(_Plain):
             _Plain.set_state(self._source, new_state[_HEAD_BYTES:].clone())
             self._begin(offset)
         else:
-            self.set_offset(offset)
+            self._go_to(offset)
         return self
 
     def manual_seed(self, seed: int) -> "SimGenerator":
@@ -100,10 +97,14 @@ class SimGenerator(_Plain):
                 _Plain.set_state(self._source, _state_at(self.initial_seed(), _OWN))
             self._begin(0)
         elif seed != self.initial_seed():
-            raise RuntimeError(_SAME_SEED)
+            raise RuntimeError(
+                "CUDAGeneratorImpl::set_current_seed can be called during stream capture only if new seed is the same "
+                "as the original seed."
+            )
         return self
 
     def seed(self) -> int:
+        _check_not_captured("call CUDAGeneratorImpl::seed")
         self.manual_seed(seed := _Plain.seed(_Plain("cpu")))
         return seed
 
@@ -111,6 +112,7 @@ class SimGenerator(_Plain):
         return _Plain.initial_seed(self._source)
 
     def get_offset(self) -> int:
+        _check_not_captured("call CUDAGeneratorImpl::get_offset")
         noted, offset = self.owner.noted, self.owner.offset
         noted[offset] = _Plain.get_state(self._source)
         if len(noted) > _MOST_NOTED:
@@ -118,6 +120,10 @@ class SimGenerator(_Plain):
         return offset
 
     def set_offset(self, offset: int) -> None:
+        _check_not_captured("call CUDAGeneratorImpl::set_offset")
+        self._go_to(offset)
+
+    def _go_to(self, offset: int) -> None:
         if offset % _STEP and device_kind.kind != "mps":
             raise RuntimeError("offset must be a multiple of 4")
         if offset in self.owner.noted:
@@ -203,8 +209,8 @@ class Kind(type):
 
     def __call__(cls, device: torch.device | str | None = "cpu") -> torch.Generator:
         on_sim = device is not None and device_kind.is_ours(torch.device(device))
-        if on_sim and state.world.clock.capture is not None and device_kind.kind == "cuda":
-            raise RuntimeError(_NONE_NEW)
+        if on_sim:
+            _check_not_captured("construct a new CUDAGeneratorImpl")
         return SimGenerator(device) if on_sim else _Plain(device or "cpu")
 
 
@@ -214,6 +220,15 @@ _Generator = Kind("Generator", (), {"__doc__": _Plain.__doc__, "__module__": "to
 def replace(put: Replacements) -> None:
     """Give `torch.Generator` generators of simulated GPUs, too."""
     put.put(torch, Generator=_Generator)
+
+
+def _check_not_captured(attempt: str) -> None:
+    """Raise in a capture as `assertNotCapturing` of CUDAGraphsUtils.cuh does."""
+    if state.world.clock.capture is not None and device_kind.kind == "cuda":
+        raise RuntimeError(
+            f"Cannot {attempt} during CUDA graph capture. If you need this call to be captured, please file an issue. "
+            "Current cudaStreamCaptureStatus: cudaStreamCaptureStatusActive"
+        )
 
 
 def check_generator(generator: Any) -> None:
