@@ -57,6 +57,14 @@ def test_long_rows_are_read_again_by_each_loop_and_what_is_picked_alone_is_read(
     assert halved.nbytes == 4 * 2 * 3 * (16 * 16 + 8 * 8)
 
 
+@pytest.mark.parametrize(("window", "rate"), [(4, "window"), (6, "pooling")])  # 16 numbers are read without a loop
+def test_pooling_costs_each_number_of_windows_that_overlap(window, rate):
+    x, pool = torch.empty(1, 8, 36, 36), partial(F.max_pool2d, kernel_size=window)
+    (apart,), (kernel,) = (simgpu.compiled(partial(pool, stride=step), x).kernels for step in (window, 1))
+    assert apart.flops <= x.numel() and apart.cost.rate == "fp32"
+    assert kernel.flops == window**2 * 8 * (37 - window) ** 2 and kernel.cost.rate == rate
+
+
 def test_products_are_calls_of_a_library_with_their_operations():
     called, written = simgpu.compiled(product, torch.ones(64, 64)).kernels
     assert called.library and called.flops == 2 * 64**3 and called.nbytes == 3 * 64 * 64 * 4

@@ -296,7 +296,7 @@ def _is_kernel(lowered: inductor.Lowered) -> bool:
 def _kernel(lowered: inductor.Lowered) -> CompiledKernel:
     call = lowered.call
     if call is None:
-        cost = Cost(lowered.elements, lowered.nbytes, host="launch")
+        cost = Cost(lowered.elements, lowered.nbytes, lowered.rate, host="launch")
     else:
         plan = Plan.of(call.operator)
         inputs = [leaf for leaf in tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)]

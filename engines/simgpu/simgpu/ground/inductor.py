@@ -6,11 +6,12 @@ Neither a GPU nor Triton nor a C++ compiler is needed. The kernels are those for
 """
 
 import functools
+import math
 import sys
 import warnings
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -81,7 +82,8 @@ class Lowered:
     """A kernel that Inductor would write, or call where `call` says so.
 
     `operators` are those of the program, before they were taken apart; `nbytes` what it reads and writes, `elements`
-    how many results it computes inside. `lines` are the program's.
+    how many results it computes inside, or numbers of overlapping windows it reads, at the `rate` of `prices.Cost`.
+    `lines` are the program's.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Lowered:
     backward: bool
     lines: tuple[str, ...]
     call: Call | None = None
+    rate: str = "fp32"
 
 
 def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any], autocast: torch.dtype | None = None) -> list[Lowered]:
@@ -111,14 +114,13 @@ def lower(graph: torch.fx.GraphModule, inputs: Sequence[Any], autocast: torch.dt
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         values = [_fake(mode, one) for one in inputs]
         twin = _on_cuda(graph, mode)
-        enabled = autocast is not None
-        with torch.autocast("cuda", autocast or torch.float16, enabled=enabled):
+        with torch.autocast("cuda", autocast or torch.float16, enabled=autocast is not None):
             compile_fx.compile_fx(twin, values, inner_compile=_inner)  # pyright: ignore[reportArgumentType]
     return lowered
 
 
-class _Enough(Exception):
-    """The kernels are known: no code is written."""
+class _Enough(BaseException):
+    """The kernels are known, and no code is written; Inductor wraps any `Exception`."""
 
 
 def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
@@ -131,14 +133,8 @@ def _inner(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -
         node.args, node.kwargs = (map_aggregate(one, _led) for one in (node.args, node.kwargs))
         if node.op == "get_attr" and mode is not None and not _has_gpu():
             _fake_attribute(graph, node.target, mode, real=("meta",))  # pyright: ignore[reportArgumentType]
-    try:
+    with suppress(_Enough):
         compile_fx.compile_fx_inner(graph, inputs, **options)
-    except Exception as error:
-        cause: BaseException | None = error
-        while cause is not None and not isinstance(cause, _Enough):
-            cause = cause.__cause__ or cause.__context__
-        if cause is None:
-            raise
     return lambda *args: None
 
 
@@ -354,14 +350,16 @@ def _read(lowering: Any) -> Generator[Lowered]:
         if library:
             name = next(iter(operators), "unknown") if call is None else call.operator.overloadpacket.__name__
             operators = operators if call is None else (name,)
-            elements = 0
+            elements, rate = 0, "fp32"
         else:
             reduces = any(one.is_reduction() for one in node.get_nodes() if hasattr(one, "is_reduction"))
             kind = "red" if reduces else "poi"
             name = f"triton_{kind}_{utils.get_fused_kernel_name(node.get_nodes(), 'original_aten')}"
-            elements = sum(_numel(one) for one in node.get_nodes())
+            windows = max(_windows(one, lowering) for one in node.get_nodes())
+            elements = windows or sum(_numel(one) for one in node.get_nodes())
+            rate = ("pooling" if reduces else "window") if windows else "fp32"
         nbytes = int(node.get_read_write_buffers_sizes()) if library else _traffic(node, lowering.scheduler)
-        yield Lowered(name, operators, nbytes, elements, library, bool(lowering.is_backward), lines, call)
+        yield Lowered(name, operators, nbytes, elements, library, bool(lowering.is_backward), lines, call, rate)
 
 
 def _traffic(node: Any, schedule: Any) -> int:
@@ -407,19 +405,23 @@ def _nbytes(dependencies: list[tuple[Any, Any]], graph: Any) -> int:
     return min(numbers, int(graph.get_numel(name))) * graph.get_dtype(name).itemsize
 
 
+def _windows(node: Any, graph: Any) -> int:
+    """Return how many numbers a part of a kernel reads of overlapping windows, as pooling has them; 0 without any."""
+    read: Counter[str] = Counter()
+    for one in node.read_writes.reads:
+        read[one.name] += int(one.get_numel()) if hasattr(one, "size") and not one.is_indirect() else 0
+    return sum(numbers for name, numbers in read.items() if numbers > 2 * int(graph.get_numel(name)))
+
+
 def _numel(node: Any) -> int:
     """Return how many elements a part of a kernel computes."""
-    try:
-        return int(functools.reduce(lambda x, y: x * y, (n for group in node.get_ranges() for n in group), 1))
-    except (TypeError, AttributeError):
-        return 0
+    return math.prod(int(n) for group in node.get_ranges() for n in group)
 
 
 def _operator(origin: torch.fx.Node) -> str:
     """Return the program's operator from which a node of a lowered graph comes."""
     operator = origin.meta.get("original_aten") or origin.target
-    packet = getattr(operator, "overloadpacket", None)
-    return packet.__name__ if packet is not None else str(getattr(operator, "__name__", operator))
+    return str(getattr(getattr(operator, "overloadpacket", operator), "__name__", operator))
 
 
 def _line(origin: torch.fx.Node) -> str:

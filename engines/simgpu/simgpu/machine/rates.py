@@ -18,13 +18,14 @@ class Costs:
     `recurrent_ns` and `state_ns` were chosen on a V100's LSTMs and tried on its GRUs and RNNs, and on a P100 and a GTX
     1080 Ti with an older cuDNN; that newer GPUs take a third on an RTX A6000, tried on an L40S, RTX 3090 Ti and H100s.
     `cache_share` was chosen on an A100 (scaling beside reading, page "cache_a100" of gpus.toml), and is 3 % above a
-    GH200's and 12 % below an L40's. `volume_share` and `pooling_share` were chosen on KernelBench's H100 SXM, and
-    shared lanes on its RTX A6000; left out were an H100 PCIe and an A10, on which volumes come out 1.4 and 0.7 times as
-    long as published in the median, and pooling within 27 %. The other four shares of the GPU's own rates were chosen
-    on one GPU's published measurements, rounded, and tried on others (`python -m benchmarks.published`); the rest are
-    assumptions. With `limits` nothing is faster than the best that was published for the GPU, products in fp16 and
-    bf16 (`best_bf16_tflops`; attention may be slower) and copies (`best_copy_gbps`), and no product faster than the
-    card's watts allow. `AT_PEAK` has the data sheet's rates.
+    GH200's and 12 % below an L40's. `volume_share`, `pooling_share` and `window_share` were chosen on KernelBench's
+    H100 SXM, and shared lanes on its RTX A6000; left out were an H100 PCIe and an A10, on which volumes come out 1.4
+    and 0.7 times as long as published in the median, pooling within 27 %, and compiled windows without a loop within
+    21 % (that H100). The other four shares of the GPU's own rates were chosen on one GPU's published measurements,
+    rounded, and tried on others (`python -m benchmarks.published`); the rest are assumptions. With `limits` nothing is
+    faster than the best that was published for the GPU, products in fp16 and bf16 (`best_bf16_tflops`; attention may be
+    slower) and copies (`best_copy_gbps`), and no product faster than the card's watts allow. `AT_PEAK` has the data
+    sheet's rates.
     """
 
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
@@ -42,6 +43,7 @@ class Costs:
     depthwise_share: float = 0.05  # of fp32's peak: convolutions of single channels, which tensor cores cannot do
     volume_share: float = 0.3  # of that: convolutions in float32 in three dimensions; half where integers share lanes
     pooling_share: float = 0.01  # of that: numbers of pooled windows; twice where there are 64 lanes a multiprocessor
+    window_share: float = 0.025  # of that: the same in kernels of PyTorch's compiler that read a window without a loop
     limits: bool = True
 
 
@@ -51,7 +53,8 @@ _NEWER_STEPS = (8, 0)
 # Odd rows were published to be slow on A100 and H100. On an RTX 3090 nine of timm's models whose
 # attention has such rows take about as long as without a price for them (clock/published.json).
 _SLOW_AT_ODD_ROWS = ((8, 0), (9, 0))
-_SHARED_LANES, _FEW_LANES = ((8, 6), (8, 9)), ((7, 0), (7, 5), (8, 0))
+_SHARED, _FEW = ((8, 6), (8, 9)), ((7, 0), (7, 5), (8, 0))  # lanes; what does no products, and where it is how fast
+_OF_LANES = {"depthwise": ((), 1), "volume": (_SHARED, 0.5), "pooling": (_FEW, 2), "window": (_FEW, 2)}
 # Of the L2 cache: up to the first all is found in it, beyond the second nothing. Chosen on an A100's, where rates fall
 # from 28 to 51 of its 40 MB; on an H100 PCIe and an H200 0 to 29 % below the rates at nine sizes there, and half of an
 # L40's, which stays as fast up to 0.8.
@@ -145,12 +148,9 @@ class Rates:
         rates, capability = self.gpu.peak_tflops, self.gpu.compute_capability
         if name == "fp16" and capability is not None and capability < _OLDEST_TENSOR_CORES:
             name = "fp32"  # sums of products are kept in float32, for which these GPUs have no tensor cores
-        if name == "depthwise":
-            return rates["fp32"] * self.costs.depthwise_share
-        if name == "volume":
-            return rates["fp32"] * self.costs.volume_share * (0.5 if capability in _SHARED_LANES else 1)
-        if name == "pooling":
-            return rates["fp32"] * self.costs.pooling_share * (2 if capability in _FEW_LANES else 1)
+        if name in _OF_LANES:
+            lanes, factor = _OF_LANES[name]
+            return rates["fp32"] * getattr(self.costs, f"{name}_share") * (factor if capability in lanes else 1)
         rate = rates.get(name, rates["fp32"]) * self.costs.matrix_share
         if name not in ("fp16", "bf16") or not self.costs.limits:
             return rate
