@@ -18,8 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils.hooks import RemovableHandle
 
 from simgpu.accounting.owners import OWNERS, Moment, Parts, by_owner
-from simgpu.ground import composite, places
-from simgpu.ground.nodes import records_graph
+from simgpu.ground import composite, nodes, places
 from simgpu.ground.replacements import Replacements
 from simgpu.ground.storages import local, states_of, storage_of, tensors_in, tensors_on
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
@@ -134,7 +133,7 @@ class Ledger(composite.Mode):
 
     def sample(self, func: Operator) -> None:
         if not func.is_view:
-            phase = places.phase(self._steps > 0)
+            phase = nodes.phase(self._steps > 0)
             self.samples.append(Moment(func._overloadpacket.__name__, phase, self.change_bytes))
 
     # ---- entering and leaving -----------------------------------------------------------------------------------
@@ -225,7 +224,7 @@ class Ledger(composite.Mode):
             return 0
         record = self._known(storage)
         if record is None:
-            forward = places.phase(self._steps > 0) == "forward" or records_graph()
+            forward = nodes.phase(self._steps > 0) == "forward" or nodes.records_graph()
             return self.add(storage, tensor, "activations" if forward else "temporaries", before=False).nbytes
         return max(self._grow(record, storage), 0)
 

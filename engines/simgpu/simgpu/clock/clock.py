@@ -11,7 +11,7 @@ import torch
 
 from simgpu.clock.capture import CAPTURING, Capture, Captured
 from simgpu.clock.journal import Journal, Queue
-from simgpu.ground import device_kind, places
+from simgpu.ground import device_kind, nodes, places
 from simgpu.ground.nodes import NO_PASS, current_pass
 from simgpu.ground.quiet import Meter
 from simgpu.ground.surroundings import Surroundings, in_module
@@ -203,7 +203,7 @@ class Clock(Meter):
         """Return the phase that is running, and whether its operators are bare."""
         if not self.stepping and current_pass() == NO_PASS:
             return "forward", self._surroundings.bare_forward(self.recorded)
-        phase = places.phase(self.stepping, self.closure)
+        phase = nodes.phase(self.stepping, self.closure)
         return phase, self._surroundings.bare(phase, self.recorded)
 
     def called(self, kind: str, times: int = 1) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from simgpu.clock.clock import Captured
 from simgpu.clock.journal import Queue
-from simgpu.ground import places
+from simgpu.ground import nodes, places
 from simgpu.machine.prices import Cost
 
 OPTIMIZER = "optimizer step"
@@ -231,7 +231,7 @@ class Log:
         return number if number >= self._first else -1
 
     def _phase(self) -> str:
-        phase = places.phase(self.stepping, self.closure)
+        phase = nodes.phase(self.stepping, self.closure)
         if phase == "forward" and self._backward and not torch.is_grad_enabled():
             return GRADIENTS
         self._backward = self._backward or phase == "backward"

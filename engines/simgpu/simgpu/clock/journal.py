@@ -5,7 +5,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from simgpu.ground import places
+from simgpu.ground import nodes, places
 from simgpu.machine.prices import Cost
 
 Queue: TypeAlias = tuple[str | int, ...]  # of messages: (group,), or of two ranks (direction, group, the other)
@@ -68,7 +68,7 @@ class Journal:
     def launch(self, name: str, engine: str, start_ns: int, end_ns: int) -> None:
         """Note that the host launched work for an engine, in which phase of a step and which line."""
         self.launches += 1
-        doing = places.phase() if engine == "compute" else ""
+        doing = nodes.phase() if engine == "compute" else ""
         phase = "" if doing == "forward" and not torch.is_grad_enabled() else doing
         number, line = self.launches, places.place()
         self.note(Record("launch", name, "host", start_ns, end_ns, number=number, phase=phase, line=line))

@@ -8,8 +8,7 @@ from torch.utils._pytree import tree_leaves
 from simgpu.clock.events import Log
 from simgpu.device import collectives
 from simgpu.device.operators import Plan
-from simgpu.ground import composite, places
-from simgpu.ground.nodes import begun
+from simgpu.ground import composite, nodes
 from simgpu.ground.quiet import Meter
 from simgpu.ground.surroundings import Surroundings
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
@@ -35,7 +34,7 @@ class OperatorLog(Meter, composite.Mode):
         if self.quiet:
             return func(*args, **kwargs)
         plan = Plan.of(func)
-        for kind in begun():
+        for kind in nodes.begun():
             self.log.called(kind)
         if plan.composite:
             with self:
@@ -69,5 +68,5 @@ class OperatorLog(Meter, composite.Mode):
 
     def kernel(self, name: str, cost: Cost, recorded: bool = False) -> None:
         """Note a kernel, and whether autograd records it."""
-        bare = self._surroundings.bare(places.phase(self.log.stepping, self.log.closure), recorded)
+        bare = self._surroundings.bare(nodes.phase(self.log.stepping, self.log.closure), recorded)
         self.log.kernel(self.stream, name, cost, bare)

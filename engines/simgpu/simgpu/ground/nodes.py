@@ -1,4 +1,4 @@
-"""Nodes of autograd's graph: the running one, new ones, and those of a whole graph."""
+"""Nodes of autograd's graph, the running one, new ones, those of a whole graph; and the phase of a training step."""
 
 import math
 import threading
@@ -29,6 +29,18 @@ def in_backward() -> bool:
 def records_graph() -> bool:
     """Return whether a graph is recorded in this thread's backward pass: by a checkpoint, or for `create_graph`."""
     return in_backward() and torch.is_grad_enabled()
+
+
+def phase(stepping: bool = False, closure: bool = False) -> str:
+    """Return the phase of the program: "forward", "backward", "recomputation" or "optimizer step".
+
+    `stepping`: an optimizer's step runs; `closure`: it was given a function that does forward and backward passes.
+    """
+    if stepping and not closure:
+        return "optimizer step"
+    if not in_backward():
+        return "optimizer step" if stepping and not torch.is_grad_enabled() else "forward"
+    return "recomputation" if torch.is_grad_enabled() and not here.create_graph else "backward"
 
 
 def begun() -> tuple[str, ...]:

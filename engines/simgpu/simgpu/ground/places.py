@@ -2,7 +2,7 @@
 
 A package is a library where it is installed, or where its `__init__` says `__tracebackhide__ = True`.
 
-And which of the reader's lines is running, as what part of a training step?
+And which of the reader's lines is running?
 """
 
 import functools
@@ -23,7 +23,7 @@ from types import FrameType
 from typing import Any
 
 __all__ = [
-    "called", "cell", "condition", "has_closure", "is_generated", "is_readers", "name_callers", "named", "phase",
+    "called", "cell", "condition", "has_closure", "is_generated", "is_readers", "name_callers", "named",
     "place", "place_of", "stack", "warn",
 ]  # fmt: skip
 
@@ -92,22 +92,6 @@ def _installed() -> tuple[str, ...]:
     if torch is not None and torch.origin is not None:
         paths += [str(Path(torch.origin).absolute().parents[1])]
     return tuple(path + os.sep for path in paths if path)
-
-
-def phase(stepping: bool = False, closure: bool = False) -> str:
-    """Return the phase of the program: "forward", "backward", "recomputation" or "optimizer step".
-
-    `stepping`: an optimizer's step runs; `closure`: it was given a function that does forward and backward passes.
-    """
-    import torch  # not above: what a room loads that needs no torch stays quick
-
-    from simgpu.ground.nodes import here, in_backward
-
-    if stepping and not closure:
-        return "optimizer step"
-    if not in_backward():
-        return "optimizer step" if stepping and not torch.is_grad_enabled() else "forward"
-    return "recomputation" if torch.is_grad_enabled() and not here.create_graph else "backward"
 
 
 def has_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

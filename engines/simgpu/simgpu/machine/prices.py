@@ -66,6 +66,9 @@ class Cost:
     tensors: int = 0
 
 
+_changed = functools.lru_cache(maxsize=4096)(replace)  # which takes ten times as long
+
+
 def price(
     plan: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], args: Args, kwargs: Kwargs, out: Any
 ) -> Cost:
@@ -162,7 +165,7 @@ def product(first: int) -> Callable[..., Cost]:
 
     def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
         odd = sum([one.nbytes for one in (args[first], args[first + 1], *outputs[:1]) if _is_odd(one)])
-        return replace(cost, odd_bytes=odd) if odd else cost
+        return _changed(cost, odd_bytes=odd) if odd else cost
 
     return rule
 
@@ -179,29 +182,29 @@ def convolution(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.
     x, weight, bias, transposed, groups = args[0], args[1], args[2], args[6], args[8]
     extra, steps = (0, 1) if bias is None else (2 * outputs[0].nbytes, 2)
     if transposed and groups > 1:
-        cost = replace(cost, modelled=False)  # published ones take 9 to 25 times as long
+        cost = _changed(cost, modelled=False)  # published ones take 9 to 25 times as long
     if _depthwise(weight, groups):
-        return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
+        return _changed(cost, rate="depthwise", steps=steps, extra_bytes=extra)
     turned = 2 * (x.nbytes + outputs[0].nbytes) if math.prod(weight.shape[2:]) > 1 else 0
-    return _turned(replace(cost, steps=steps, extra_bytes=extra), x, turned, 2)
+    return _turned(_changed(cost, steps=steps, extra_bytes=extra), x, turned, 2)
 
 
 def _turned(cost: Cost, x: torch.Tensor, nbytes: int, kernels: int) -> Cost:
     """Return the cost of a convolution with what turns its channels around, if they do not lie side by side."""
     if cost.rate == "tf32" and x.dim() == 5:
-        return replace(cost, rate="volume")
+        return _changed(cost, rate="volume")
     if not nbytes or x.dtype not in (torch.float16, torch.bfloat16) or _fastest(x) == 1:
         return cost
-    return replace(cost, steps=cost.steps + kernels, extra_bytes=cost.extra_bytes + nbytes)
+    return _changed(cost, steps=cost.steps + kernels, extra_bytes=cost.extra_bytes + nbytes)
 
 
 def convolution_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     grad, x, weight, groups, wanted = args[0], args[1], args[2], args[9], args[10]
     extra, steps = grad.nbytes * (wanted[0] + wanted[1] + wanted[2] - 1), sum(wanted)
     if _depthwise(weight, groups):
-        return replace(cost, rate="depthwise", steps=steps, extra_bytes=extra)
+        return _changed(cost, rate="depthwise", steps=steps, extra_bytes=extra)
     turned = 2 * (grad.nbytes + x.nbytes * (1 + wanted[0]))
-    return _turned(replace(cost, steps=steps, extra_bytes=extra), x, turned, 2 + wanted[0])
+    return _turned(_changed(cost, steps=steps, extra_bytes=extra), x, turned, 2 + wanted[0])
 
 
 def _depthwise(weight: torch.Tensor, groups: int) -> bool:
@@ -210,21 +213,21 @@ def _depthwise(weight: torch.Tensor, groups: int) -> bool:
 
 def unmodelled(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     """Return the cost of a factorisation or a sparse product, of which only reading and writing is known: a floor."""
-    return replace(cost, modelled=False)
+    return _changed(cost, modelled=False)
 
 
 def norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     once = len(args) > 5 and args[5] is False  # batch norm that uses its running statistics
-    return cost if once else replace(cost, steps=2, extra_bytes=args[0].nbytes)
+    return cost if once else _changed(cost, steps=2, extra_bytes=args[0].nbytes)
 
 
 def norm_backward(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
-    return replace(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
+    return _changed(cost, steps=2, extra_bytes=args[0].nbytes + args[1].nbytes)
 
 
 def layer_norm(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     row = math.prod(args[1])
-    return replace(cost, steps=row // _A_STEP) if row > _LONG_ROW else cost
+    return _changed(cost, steps=row // _A_STEP) if row > _LONG_ROW else cost
 
 
 def softmax(dim_at: int, again: int) -> Callable[..., Cost]:
@@ -233,20 +236,20 @@ def softmax(dim_at: int, again: int) -> Callable[..., Cost]:
     def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
         x, dim = args[0], args[dim_at]
         row = x.itemsize * x.shape[dim] if x.dim() and dim % x.dim() == x.dim() - 1 else x.nbytes
-        return cost if row < _SHARED else replace(cost, again=(again * x.nbytes, 2 * row, 2 * x.nbytes))
+        return cost if row < _SHARED else _changed(cost, again=(again * x.nbytes, 2 * row, 2 * x.nbytes))
 
     return rule
 
 
 def loss_of_pairs(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     nbytes = 2 * max(args[0].nbytes, args[1].nbytes)
-    return cost if outputs[0].dim() else replace(cost, steps=2, extra_bytes=nbytes)
+    return cost if outputs[0].dim() else _changed(cost, steps=2, extra_bytes=nbytes)
 
 
 def pooling(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     if args[0].dtype is not torch.float32:
         return cost  # of which no times were published
-    return replace(cost, flops=math.prod(args[1]) * outputs[0].numel(), rate="pooling")
+    return _changed(cost, flops=math.prod(args[1]) * outputs[0].numel(), rate="pooling")
 
 
 def recurrent(batch_sizes: int, narrow: int) -> Callable[..., Cost]:
@@ -262,12 +265,12 @@ def recurrent(batch_sizes: int, narrow: int) -> Callable[..., Cost]:
         sizes, weights, by_layer = args[batch_sizes], args[1], args[2]
         mode, hidden, projected = args[batch_sizes - 8 : batch_sizes - 5]
         steps = len(sizes or args[0])
-        cost = replace(cost, steps=steps * len(weights) // by_layer)
+        cost = _changed(cost, steps=steps * len(weights) // by_layer)
         kept = hidden <= narrow * (2 if mode < 2 else 1) and args[0].dtype is not torch.float64
         if kept and not (sizes or projected):
             return cost
         again = (steps - 1) * sum([weight.nbytes for weight in weights[1::by_layer]])
-        return replace(cost, width=projected or hidden, nbytes=cost.nbytes + again)
+        return _changed(cost, width=projected or hidden, nbytes=cost.nbytes + again)
 
     return rule
 
@@ -277,7 +280,7 @@ def attention(position: int) -> Callable[..., Cost]:
 
     def rule(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
         causal = kwargs.get("is_causal", args[position] if len(args) > position else False)
-        return replace(cost, attention=0.5 if causal else 1.0)
+        return _changed(cost, attention=0.5 if causal else 1.0)
 
     return rule
 
@@ -285,4 +288,4 @@ def attention(position: int) -> Callable[..., Cost]:
 def encoder_layer(cost: Cost, args: Args, kwargs: Kwargs, outputs: Sequence[torch.Tensor]) -> Cost:
     """nn.TransformerEncoderLayer in inference: one operator, a dozen kernels, with what they hand each other."""
     tokens, wide = args[0].numel(), args[14].shape[0] / args[1]
-    return replace(cost, steps=12, extra_bytes=int(tokens * (24 + 4 * wide)) * args[0].itemsize)
+    return _changed(cost, steps=12, extra_bytes=int(tokens * (24 + 4 * wide)) * args[0].itemsize)

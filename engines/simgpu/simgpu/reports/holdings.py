@@ -11,7 +11,7 @@ from torch import nn
 
 from simgpu.accounting.accounts import Accounts
 from simgpu.clock.events import OPTIMIZER
-from simgpu.ground import places
+from simgpu.ground import nodes, places
 from simgpu.ground.nodes import graph_of, records_graph
 from simgpu.ground.storages import memory_of, states_of, tensors_on
 
@@ -88,7 +88,7 @@ class Holdings:
         """A storage is new, or has another size than before."""
         if id(ref) in self._live:
             self.gone(ref)
-        self._add(ref, places.place(), places.phase(self.stepping, self.closure))
+        self._add(ref, places.place(), nodes.phase(self.stepping, self.closure))
 
     def gone(self, ref: Any) -> None:
         held = self._live.pop(id(ref), None)

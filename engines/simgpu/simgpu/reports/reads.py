@@ -4,7 +4,7 @@ import sys
 
 import torch
 
-from simgpu.ground import places
+from simgpu.ground import nodes, places
 from simgpu.reports import events
 from simgpu.reports.program import Program
 
@@ -30,7 +30,7 @@ class Reads:
         self.lines.add(places.place())
         if event.asker.startswith("torch.distributions"):
             self.asking[places.place()] = "check"
-        elif places.phase() == "backward":
+        elif nodes.phase() == "backward":
             self.asking.setdefault(places.place(), "anomaly" if torch.is_anomaly_enabled() else "backward")
         elif package := _library(event.asker):
             self.asking.setdefault(places.place(), f"library {package}")
@@ -39,7 +39,7 @@ class Reads:
         self.asking.setdefault(places.place(), "layer" if event.asker.startswith("torch.nn.modules.") else event.why)
 
     def on_copied(self, event: events.Copied) -> None:
-        if places.phase() == "backward":
+        if nodes.phase() == "backward":
             self.asking.setdefault(places.place(), "backward")
         if self.lines and event.source.dim() and not self._program.running:
             self._answers.add(places.place())
