@@ -66,4 +66,4 @@ def named(kind: type, word: str) -> type:
 
 def elsewhere(device: torch.device) -> torch.device:
     """Return another device than `device`, the second simulated GPU or the CPU; from the CPU there is only itself."""
-    return torch.device("sim", 1) if device == torch.device("sim", 0) else torch.device("cpu")
+    return torch.device("sim", 1) if str(device) == "sim:0" else torch.device("cpu")

@@ -68,7 +68,7 @@ def _(case: Case) -> None:
     for x in forms:
         seen = torch.tensor([5, 0, 300, -7, 70_000])  # any whole numbers may stand there
         kept = torch.tensor([row.mean().item() > 0.5 for row in x])
-        x, counted = x.to(case.device), seen.to(case.device)
+        x, counted = x.to(case.device), seen.to(case.device, copy=True)
         before = x.clone()
         got = case.use(operator, x, 0.5, counted, modifies=True)
         case.equal(got, x.cpu()[kept].to(case.device))

@@ -3,6 +3,7 @@
 python -m tests.notebooks.on_face 06 07               a row for each lesson: its cells, those that failed, and why
 python -m tests.notebooks.on_face --kind mps 00       the same with DEVICE mps
 python -m tests.notebooks.on_face --kind mps --exercises 00    its exercises: references, right answers and mistakes
+python -m tests.notebooks.on_face --kind cpu --exercises 00    the same where nothing knows of a simulated GPU
 python -m tests.notebooks.on_face --write out 06      what the cells printed stands in out/06.log
 """
 
@@ -69,6 +70,7 @@ OF_KIND = {  # the same of the other kinds: cells left out, cells that may fail,
         },
         {
             "01": {"latency-cell": _HOST},
+            "02": {"plus-one": _HOST},
             "03": {"product-rates-here": _HOST},
             "05": {"bound": _HOST},
             "13": {"tests-run": "the child that runs the tests has this face already, and asks for CUDA's"},
@@ -157,12 +159,12 @@ def inside(path: Path, memory: str, found: Path, kind: str) -> None:
 
 
 def face(kind: str, memory: str) -> None:
-    """Switch the face of a kind on for the life of this process."""
+    """Switch the face of a kind on for the life of this process; there is none of `cpu`, a machine without a GPU."""
     import simgpu
 
     if kind == "mps":
         simgpu.mps(memory=memory)
-    else:
+    elif kind != "cpu":
         {"cuda": simgpu.cuda, "xpu": simgpu.xpu}[kind](gpus=GPUS, memory=memory)
 
 
@@ -192,7 +194,7 @@ def examine(number: str, memory: str, found: Path, kind: str) -> None:
     from gpu_course import catalogue
     from gpu_course.checks import WrongAnswer
 
-    place, right, wrong, left_out, otherwise = torch.device(kind, 0), 0, 0, 0, []
+    place, right, wrong, left_out, otherwise = torch.device(kind if kind == "cpu" else f"{kind}:0"), 0, 0, 0, []
     keep(found, [0, 0, 0, []])  # of a lesson without exercises
     for exercise in catalogue.registry():
         if exercise.lesson != number:
@@ -203,7 +205,8 @@ def examine(number: str, memory: str, found: Path, kind: str) -> None:
         answers = [("reference", exercise.reference, True)]
         answers += [(one.cost, one.answer, True) for one in exercise.alternatives]
         answers += [(row.name, one, True) for row, one in exercise.stored("right")]
-        answers += [(one.name, one.answer, False) for one in exercise.mistakes]
+        if kind != "cpu":  # where some mistakes are none: nothing has to be copied
+            answers += [(one.name, one.answer, False) for one in exercise.mistakes]
         here = RIGHT_ELSEWHERE.get(kind, {})
         for name, answer, is_right in [one for one in answers if (exercise.name, one[0]) not in here]:
             try:
@@ -215,7 +218,8 @@ def examine(number: str, memory: str, found: Path, kind: str) -> None:
                 otherwise.append(f"{exercise.name}, {name}: {type(error).__name__}: {error}")
                 continue
             finally:
-                simgpu.forgive()  # what a wrong answer's kernel met is not the next answer's fault
+                if simgpu.enabled():
+                    simgpu.forgive()  # what a wrong answer's kernel met is not the next answer's fault
             right += is_right and ended is None
             wrong += not is_right and ended is not None
             if is_right != (ended is None):
@@ -258,7 +262,7 @@ def main() -> int:
     """Run the lessons that the command line names; return 1 where a cell failed or a branch did not run."""
     reads = argparse.ArgumentParser("python -m tests.notebooks.on_face", description=__doc__.splitlines()[0])
     reads.add_argument("--memory", help='of each simulated GPU (default: "1 GiB", less where a lesson needs that)')
-    reads.add_argument("--kind", default="cuda", choices=KINDS, help="what the device is called (default: cuda)")
+    reads.add_argument("--kind", default="cuda", choices=(*KINDS, "cpu"), help="what the device is called (default: cuda)")
     reads.add_argument("--write", type=Path, metavar="FOLDER", help="write what the cells printed to FOLDER/NN.log")
     reads.add_argument("numbers", nargs="+", metavar="NN", help="the numbers of lessons, such as 06 or 08b")
     reads.add_argument("--exercises", action="store_true", help="the exercises in place of the cells")

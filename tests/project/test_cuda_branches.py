@@ -79,3 +79,9 @@ def test_the_first_lesson_and_its_exercises_run_on_a_macs_gpu_and_intels(kind, t
     assert (seen.failed, seen.missing) == ({}, []), seen.log[-3000:]
     right, wrong, _, otherwise = on_face.exercises("00", kind)
     assert otherwise == [] and right > 2 and wrong > 2
+
+
+def test_exercises_are_checked_where_nothing_knows_of_a_simulated_gpu():
+    """As beside a real GPU, which never has one in its process."""
+    right, _, _, otherwise = on_face.exercises("02", "cpu")
+    assert otherwise == [] and right > 20
