@@ -372,6 +372,13 @@ def test_the_parts_of_a_layer_by_hand(device):
     assert forecast(make_optimizer=torch.optim.SGD).largest.optimizer_bytes == 0
 
 
+@pytest.mark.parametrize(("kind", "in_lists"), [("cpu", False), ("mps", False), ("xpu", True), (None, True)])
+def test_an_estimate_takes_the_optimizer_that_pytorch_takes_on_a_device(kind, in_lists):
+    """Source: `_get_foreach_kernels_supported_devices` of torch 2.13."""
+    found = forecast(make_batch=lambda: torch.ones(1, 100), make_optimizer=torch.optim.AdamW, device=kind)
+    assert ("_foreach" in found.peak_moment.operator) == in_lists
+
+
 def test_an_estimate_allocates_nothing(device):
     before = memory.census(device).total_bytes
     made = lambda: nn.Sequential(*[nn.Linear(100_000, 100_000, bias=False) for _ in range(10)])  # noqa: E731

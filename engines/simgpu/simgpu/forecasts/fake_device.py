@@ -128,10 +128,10 @@ def _optimizer(
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"make_optimizer must return a torch.optim.Optimizer, not {optimizer!r}")
     kinds = {type(getattr(one, "_local_tensor", 0)) for one in model.parameters()}  # PyTorch refuses a mixture
-    on_gpu = (device is None or device.type != "cpu") and len(kinds) < 2
-    for group in optimizer.param_groups if on_gpu else ():
+    in_lists = (device is None or device.type not in ("cpu", "mps")) and len(kinds) < 2
+    for group in optimizer.param_groups if in_lists else ():
         if group.get("foreach", 0) is None and not group.get("fused") and not group.get("differentiable"):
-            group["foreach"] = True  # what optimizers choose on a GPU where the caller leaves it to them
+            group["foreach"] = True  # what optimizers choose there where the caller leaves it to them
     return optimizer
 
 
