@@ -11,6 +11,7 @@ from simgpu.device.tensor import values_of
 from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
 from simgpu.ground.torch_internals import TORCH
 from simgpu.reports import events
+from simgpu.reports.calls import Then
 from simgpu.reports.program import Program, alive
 
 _MOST_NODES = 10_000  # of a graph in which weights are looked for
@@ -20,44 +21,32 @@ _NEAR = 0.5  # of its norm: a step changes a weight by less, while two pictures 
 
 @dataclass(frozen=True)
 class _Weight:
-    """What a backward pass gives a gradient: its values and version after the pass, and those of that gradient.
-
-    `number` is its place among all that got one.
-    """
+    """What a backward pass gives a gradient, as both were after it, and its place among all that got one."""
 
     number: int
-    tensor: "weakref.ref[torch.Tensor]"
+    then: Then
     values: torch.Tensor
-    version: int
-    gradient: "weakref.ref[torch.Tensor] | None"
-    gradient_version: int
+    gradient: Then
 
     @classmethod
     def of(cls, number: int, tensor: torch.Tensor) -> "_Weight":
-        gradient = tensor.grad if tensor.is_leaf else None
         values = values_of(tensor).detach()
-        return cls(
-            number,
-            weakref.ref(tensor),
-            values.to("meta") if state.world.only_shapes else values.clone(),
-            tensor._version,
-            None if gradient is None else weakref.ref(gradient),
-            0 if gradient is None else gradient._version,
-        )
+        kept = values.to("meta") if state.world.only_shapes else values.clone()
+        return cls(number, Then.of(tensor), kept, Then.of(tensor.grad if tensor.is_leaf else None))
 
     @property
     def is_changed(self) -> bool:
         """Whether the program has changed the values since the backward pass; nothing is asked of a GPU."""
-        tensor = self.tensor()
+        tensor = self.then.tensor()
         if tensor is None or not _has_memory(tensor):
             return False
-        if tensor._version != self.version or state.world.only_shapes:
-            return tensor._version != self.version
+        if self.then.now() is None or state.world.only_shapes:
+            return self.then.now() is None
         return not torch.equal(values_of(tensor).detach(), self.values)  # as after `weight.data -= …`
 
     def is_replaced_by(self, other: torch.Tensor) -> bool:
         """Return whether another tensor stands in its place, as after `weights = [w - rate * g for w, g in …]`."""
-        return other is not self.tensor() and values_of(other).shape == self.values.shape
+        return other is not self.then.tensor() and values_of(other).shape == self.values.shape
 
     def is_near(self, other: torch.Tensor) -> bool:
         """Return whether another tensor has values that a step may have made of these; nothing is asked of a GPU."""
@@ -67,11 +56,10 @@ class _Weight:
     @property
     def keeps_gradient(self) -> bool:
         """Whether the gradient is there as the backward pass has left it, and not all zeros."""
-        tensor, gradient = self.tensor(), None if self.gradient is None else self.gradient()
+        tensor, gradient = self.then.tensor(), self.gradient.now()
         if tensor is None or gradient is None or tensor.grad is not gradient:
             return False
-        unchanged = gradient._version == self.gradient_version
-        return unchanged and (state.world.only_shapes or bool(values_of(gradient).any()))
+        return state.world.only_shapes or bool(values_of(gradient).any())
 
 
 class HandSteps:

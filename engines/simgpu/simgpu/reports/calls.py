@@ -1,10 +1,12 @@
-"""Call of a model: how it ran, and whether a backward pass came through its result."""
+"""Call of a model: how it ran, whether a backward pass came through its result, and tensors as they were then."""
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.utils.weak import TensorWeakRef
 
 LOOPED = 4  # calls of a model for one backward pass: with more, a loop over time or an environment sets the batch
 _GONE = nn.Module()
@@ -12,6 +14,27 @@ _GONE = nn.Module()
 
 class Mark:
     """Entry in the metadata of a graph's node, which is gone when the graph is."""
+
+
+@dataclass(frozen=True)
+class Then:
+    """A tensor as it was, which nobody here keeps alive."""
+
+    tensor: Callable[[], torch.Tensor | None]
+    version: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor | None) -> "Then":
+        return cls(lambda: None, 0) if tensor is None else cls(TensorWeakRef(tensor), version(tensor))
+
+    def now(self) -> torch.Tensor | None:
+        """Return the tensor, None where it is gone or was changed."""
+        tensor = self.tensor()
+        return tensor if tensor is not None and version(tensor) == self.version else None
+
+    def is_still(self, tensor: torch.Tensor | None) -> bool:
+        """Return whether this is the tensor, and it was not changed."""
+        return tensor is not None and self.now() is tensor
 
 
 @dataclass
@@ -22,11 +45,12 @@ class Pass:
     kept: nn.Module | None  # a trained one, that is judged yet where the program has ended
     lines: list[str]  # of the program that were running, the innermost first
     training: bool  # the mode of the model
-    random: bool | None  # whether layers that tell the modes apart were in training mode; None: there are none
+    random: bool | None  # whether layers that tell the modes apart were in training mode; None: no such layers,
+    # or gradients are on and no result has one, so that its use is not seen
     recorded: bool  # with gradients
     samples: int
     batch: int  # the samples, but 0 for what may be one picture that is trained
-    given: list[tuple["weakref.ref[torch.Tensor]", int]]  # its inputs and a parameter, with their versions
+    given: list[Then]  # its inputs and a parameter
     early: bool  # before a step has trained the model: perhaps a trial of shapes
     alone: torch.Size | None  # the shape of its input: one sample, which no other pass and no value read has made
     fed: bool  # whether a backward pass goes on through its input
@@ -34,6 +58,7 @@ class Pass:
     graph: "weakref.ref[Mark] | None" = None  # alive as long as its graph is
     before: "Pass | None" = None  # one that had the same tensors
     used: bool = False
+    inside: bool = False  # whether it came between another call and the backward pass through that
     filled: bool = False  # whether that backward pass has left gradients in parameters
     cleared: bool = False  # whether these were cleared before an optimizer's step
     trains: bool = False  # whether a step, of an optimizer or by hand, has used them
@@ -57,12 +82,13 @@ class Pass:
         return not self.used and self.judged < 2 and self.graph is not None and self.graph() is not None
 
     def had_the_tensors_of(self, other: "Pass") -> bool:
-        """Return whether the same model had the same tensors, unchanged."""
+        """Return whether the same model has just had the same tensors in another call, unchanged since this one."""
         if self.model is not other.model or self.random is not other.random:
             return False
-        pairs = [(one(), number) for one, number in self.given]
-        others = [(one(), number) for one, number in other.given]
-        return len(pairs) == len(others) > 1 and all(
-            one is not None and one is another and number == now
-            for (one, number), (another, now) in zip(pairs, others, strict=True)
-        )
+        pairs = zip(self.given, other.given, strict=False)
+        return len(self.given) == len(other.given) > 1 and all(one.is_still(new.tensor()) for one, new in pairs)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was changed in place; 0 where PyTorch does not count that."""
+    return 0 if tensor.is_inference() else tensor._version

@@ -62,6 +62,11 @@ class Judged(Event):
     call: Pass
     trained: bool
 
+    @property
+    def in_vain(self) -> bool:
+        """Whether it has recorded a graph of a trained model that nothing has used."""
+        return self.trained and self.call.recorded and not self.call.used and not self.call.early
+
 
 class AllJudged(Event):
     """All passes since the last step are judged; `used` are those that a backward pass came through."""
@@ -128,6 +133,13 @@ class Clip(Event):
     given: object
     parameters: list[torch.Tensor]
     options: list[Any]
+
+
+class Clipped(Event):
+    """Gradients were clipped: their norm was `norm`, and may be at most `limit`."""
+
+    norm: torch.Tensor
+    limit: float
 
 
 class OptimizerBuilt(Event):
@@ -242,6 +254,12 @@ class Attention(Event):
 
 class Changed(Event):
     """A tensor is changed in place by what depends on its old values."""
+
+    tensor: torch.Tensor
+
+
+class Dropped(Event):
+    """A function such as `clamp()` is called of a leaf, and the program drops the result."""
 
     tensor: torch.Tensor
 

@@ -418,10 +418,10 @@ def _errors(session: Recording) -> list[Error]:
     """Return what failed."""
     errors = list(session.errors)
     known = {(error.file, error.line) for error in errors if error.kind == "out of memory"}
-    for refused in session.holdings.refusals:
-        line = Line.of(refused.line)
+    for place, nbytes in session.holdings.refusals:
+        line = Line.of(place)
         if (line.file, line.line) not in known:
             known.add((line.file, line.line))
-            text = f"{refused.nbytes:,} bytes were asked for and not there; the program went on"
+            text = f"{nbytes:,} bytes were asked for and not there; the program went on"
             errors.append(Error(*line.parts, "out of memory", text))
     return errors

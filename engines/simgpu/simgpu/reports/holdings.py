@@ -51,22 +51,13 @@ class Held:
         return self.owner in MADE and self.step == self.call == 0 and self.last > 1
 
 
-@dataclass(frozen=True)
-class Refused:
-    """Memory that was asked for and not there: the GPU, the bytes, the line."""
-
-    gpu: int
-    nbytes: int
-    line: str
-
-
 class Holdings:
     """Told of every storage on the simulated GPUs while it is `accounts.watcher`; keeps none alive."""
 
     def __init__(self, accounts: Accounts, devices: Iterable[torch.device]) -> None:
         self.step, self.calls, self.stepping, self.closure = 0, 0, False, False
         self.first_turns: dict[str, tuple[int, int]] = {}  # the step and the call in which a line first made something
-        self.refusals: list[Refused] = []
+        self.refusals: list[tuple[str, int]] = []  # lines that asked for memory that was not there, and bytes
         self.peaks = Counter()  # bytes, by GPU
         self._accounts, self._changes = accounts, 0
         self._now = Counter()
@@ -99,8 +90,8 @@ class Holdings:
         if held.born <= self._peak_at[held.gpu]:
             self._ghosts.append(held)
 
-    def refused(self, gpu: int, nbytes: int) -> None:
-        self.refusals.append(Refused(gpu, nbytes, places.place()))
+    def refused(self, nbytes: int) -> None:
+        self.refusals.append((places.place(), nbytes))
 
     def _add(self, ref: Any, line: str, phase: str) -> None:
         index, self._changes = ref.gpu.index, self._changes + 1

@@ -7,6 +7,7 @@ what it replaces.
 
 import functools
 import gc
+import opcode
 import os
 import sys
 import threading
@@ -157,8 +158,11 @@ class Observer:
         @functools.wraps(plain)
         def clips(parameters: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
             known = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-            self._seen(events.Clip(parameters, known, [*args, *kwargs.values()]))
-            return plain(known, *args, **kwargs)
+            self._seen(events.Clip(parameters, known, options := [*args, *kwargs.values()]))
+            norm = plain(known, *args, **kwargs)
+            if norm is not None:
+                self._seen(events.Clipped(norm, options[0]))
+            return norm
 
         return _inlined(clips, plain)
 
@@ -214,10 +218,16 @@ def on_gradient(tensor: torch.Tensor, look: Callable[[torch.Tensor], None]) -> N
 
 def asker() -> str:
     """Return the name of the module that has called what stands in simgpu."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("simgpu."):
-        frame = frame.f_back
+    frame = caller()
     return "" if frame is None else frame.f_globals.get("__name__", "")
+
+
+def caller(besides: str = "simgpu.") -> FrameType | None:
+    """Return the frame that has called what stands in simgpu, or in the module `besides`."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(("simgpu.", besides)):
+        frame = frame.f_back
+    return frame
 
 
 # ---- what is patched --------------------------------------------------------------------------------------------
@@ -281,6 +291,9 @@ def _hooks_of_arithmetic() -> Iterable[tuple[Any, str, Look | None, Look | None]
     yield torch.Tensor, "__rsub__", lambda self, other, *_, **__: _difference(self, other), None
     for name in ("add_", "sub_", "mul_", "div_", "__iadd__", "__isub__", "__imul__", "__itruediv__"):
         yield torch.Tensor, name, lambda self, *_, **__: events.Changed(self), None
+    for name in ("clamp", "clip", "clamp_min", "clamp_max", "mul", "add"):
+        yield SimTensor, name, _dropped, None
+        yield torch, name, lambda input, *_, **__: _dropped(input), None
     for name in ("mul_", "add_", "lerp_", "copy_"):
         yield torch.Tensor, name, functools.partial(_blended, name), None
 
@@ -331,6 +344,17 @@ def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_
 
 def _cut(tensor: torch.Tensor) -> Event | None:
     return None if graph_of(tensor) is None else events.Cut(tensor)
+
+
+def _dropped(tensor: torch.Tensor, *_: Any, **__: Any) -> Event | None:
+    """Return an event if the next instruction of the reader's code, which calls a function, drops its result."""
+    frame = caller() if tensor.is_leaf else None
+    if frame is None or not places.is_readers(frame.f_code.co_filename, frame.f_code.co_name):
+        return None
+    code, at = frame.f_code.co_code, frame.f_lasti + 2
+    while opcode.opname[code[at]] == "CACHE":
+        at += 2
+    return events.Dropped(tensor) if opcode.opname[code[at]] == "POP_TOP" else None
 
 
 def _difference(first: Any, second: Any, is_loss: bool = False) -> Event | None:

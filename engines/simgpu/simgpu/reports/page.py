@@ -96,10 +96,8 @@ def _time(report: Values) -> str:
 
 def _host(report: Values) -> str:
     rows = words.host_cells(report)
-    if not rows:
-        return ""
     table = _table("What a step takes the host", ("part", "time", "of a step"), rows, numbers=(1, 2))
-    return table + _paragraphs([words.host_sentence(report)])
+    return table + _paragraphs([words.host_sentence(report)]) if rows else ""
 
 
 def _rows(rows: Sequence[Row], caption: str) -> str:

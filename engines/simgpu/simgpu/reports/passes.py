@@ -1,9 +1,10 @@
 """Passes of a program: the calls of its models since the last step, judged when it ends."""
 
 import functools
+import itertools
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import nn
@@ -13,8 +14,8 @@ from torch.utils._pytree import tree_leaves
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_of
 from simgpu.reports import events, observer
-from simgpu.reports.calls import Mark, Pass
-from simgpu.reports.program import Parts, Program, alive, version
+from simgpu.reports.calls import Mark, Pass, Then
+from simgpu.reports.program import Parts, Program, alive
 from simgpu.reports.reads import Reads
 
 _MOST_PASSES = 256  # calls of models between two steps that are looked at: a program may make none
@@ -50,7 +51,7 @@ class Passes:
         if first is None or next(iter(event.module.parameters()), None) is not first:
             return  # or it has other weights for this call alone, as `torch.func.functional_call` gives
         given = [one for one in tree_leaves((event.args, event.kwargs)) if isinstance(one, torch.Tensor)]
-        results = [one for one in tree_leaves(event.result) if isinstance(one, torch.Tensor)]
+        results = list(_tensors(event.result))
         made = [one for one in results if one.requires_grad]
         call = self._pass(event.module, parts, dropped, given, results)
         if not self._program.graphs_used:
@@ -75,17 +76,18 @@ class Passes:
         results: list[torch.Tensor],
     ) -> Pass:
         modes, fed = [*self._modes(model, parts), *dropped], any(one.requires_grad for one in given)
+        recorded = any(one.requires_grad for one in results)
         samples = _samples(given, results)
         batch = 0 if given and given[0].is_leaf and given[0].requires_grad else samples
         trained = self._program.optimized and self._program.trains(model)
         alone = batch == 1 and not self._reads.lines and not fed
         return Pass(
             weakref.ref(model), model if trained else None, places.stack(), model.training,
-            random=any(modes) if modes else None,
-            recorded=any(one.requires_grad for one in results),
+            random=any(modes) if modes and (recorded or not torch.is_grad_enabled()) else None,
+            recorded=recorded,
             samples=samples,
             batch=batch,
-            given=[(weakref.ref(one), version(one)) for one in [*given, *list(alive(parts.parameters))[:1]]],
+            given=[Then.of(one) for one in [*given, *list(alive(parts.parameters))[:1]]],
             early=not trained,
             alone=given[0].shape if alone else None,
             fed=fed,
@@ -93,8 +95,10 @@ class Passes:
         )  # fmt: skip
 
     def _use(self, call: Pass, gradient: torch.Tensor) -> None:
-        """A backward pass comes through the result of a call."""
+        """A backward pass comes through the result of a call: those made since belong to the same step."""
         call.used, call.filled = True, call.filled or self._program.fills
+        for later in itertools.takewhile(lambda one: one is not call, reversed(self._program.passes)):
+            later.inside = True
 
     def _modes(self, model: nn.Module, parts: Parts) -> list[bool]:
         """Return whether layers that tell the modes apart are in training mode, of each.
@@ -107,7 +111,7 @@ class Passes:
         """Gradients that are cleared before a step train nothing, such as those of an attack on the inputs."""
         known = set(map(id, event.parameters))
         for call in self._program.passes:
-            call.cleared = call.cleared or (call.filled and id(call.given[-1][0]()) in known)
+            call.cleared = call.cleared or (call.filled and id(call.given[-1].tensor()) in known)
 
     def on_update(self, event: events.Update) -> None:
         self._step(event.parameters)
@@ -120,7 +124,7 @@ class Passes:
         for call in [one for one in self._program.passes if one.filled]:
             own = any(id(one) in known for one in alive(self._program.parts(call.model).parameters))
             call.trains = call.trains or (own and not call.cleared)
-            call.stepped = call.stepped or (call.filled and id(call.given[-1][0]()) in known)
+            call.stepped = call.stepped or (call.filled and id(call.given[-1].tensor()) in known)
 
     # ---- judging ------------------------------------------------------------------------------------------------
     def on_step_end(self, event: events.StepEnd) -> None:
@@ -150,6 +154,15 @@ class Passes:
                 self._tell(events.Judged(call, program.trains(call.model)))
         self._tell(events.AllJudged(used))
         program.passes = [call for call in program.passes if call.may_be_used]
+
+
+def _tensors(value: object, depth: int = 3) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a result, and of objects in it such as a distribution."""
+    for one in tree_leaves(value):
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif depth and hasattr(one, "__dict__") and not isinstance(one, nn.Module | type):
+            yield from _tensors(vars(one), depth - 1)
 
 
 def _samples(given: list[torch.Tensor], results: list[torch.Tensor]) -> int:

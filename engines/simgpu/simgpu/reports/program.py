@@ -15,7 +15,7 @@ from simgpu.device import state
 from simgpu.device.tensor import values_of
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.calls import Pass
+from simgpu.reports.calls import Pass, Then
 
 _T = TypeVar("_T")
 
@@ -50,6 +50,8 @@ class Program:
             weakref.WeakKeyDictionary()
         )  # parameters that have got no gradient yet, by their optimizer
         self.reached: list[nn.Parameter] = []  # those that have got their first one before the update that runs
+        self._used = WeakIdKeyDictionary()  # one of each optimizer: the gradient that its last step used
+        self.built: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # optimizers …: lines that did
         self.groups = 0  # of parameters, of all optimizers
         self.optimized = self.several = False  # whether an optimizer has begun a step, and whether several take turns
         self.closure = False  # whether an optimizer makes a step that has one
@@ -144,6 +146,13 @@ class Program:
         if self.backward_line:
             self.clear_line = places.place()
 
+    def on_optimizer_built(self, event: events.OptimizerBuilt) -> None:
+        self.built[event.optimizer] = places.place()
+
+    def on_scheduled(self, event: events.Scheduled) -> None:
+        if event.method == "__init__":
+            self.built[event.scheduler] = places.place()
+
     def on_parameters_added(self, event: events.ParametersAdded) -> None:
         self.groups += 1
         self._train(event.parameters)
@@ -160,6 +169,16 @@ class Program:
         there = list(alive(waiting))
         self.reached = [one for one in there if one.grad is not None]
         self.waiting[event.optimizer] = [weakref.ref(one) for one in there if one.grad is None]
+
+    def on_updated(self, event: events.Updated) -> None:
+        parameters = (one for group in event.optimizer.param_groups for one in group["params"])
+        parameter = next((one for one in parameters if one.grad is not None), None)
+        if parameter is not None:
+            self._used[parameter] = Then.of(parameter.grad)
+
+    def used(self, parameters: Iterable[torch.Tensor]) -> list[bool]:
+        """Return of those parameters that stand for an optimizer whether they have the gradient of its last step."""
+        return [self._used[one].is_still(one.grad) for one in parameters if one in self._used]
 
     def on_scaler_call(self, event: events.ScalerCall) -> None:
         self.scaled = event.method == "scale" and event.enabled
@@ -183,6 +202,9 @@ class Program:
         self.step += 1
 
     # ---- data ---------------------------------------------------------------------------------------------------
+    def on_loader_built(self, event: events.LoaderBuilt) -> None:
+        self.built[event.loader] = places.place()
+
     def on_loader_begun(self, event: events.LoaderBegun) -> None:
         self.begun += 1
         self._loaders[event.iterator] = weakref.ref(event.loader)
@@ -203,11 +225,6 @@ def has_several(loader: Any) -> bool:
 def alive(references: Iterable["weakref.ref[_T]"]) -> Iterator[_T]:
     """Yield what is still alive."""
     return (one for one in (reference() for reference in references) if one is not None)
-
-
-def version(tensor: torch.Tensor) -> int:
-    """Return how often a tensor was changed in place; 0 where PyTorch does not count that."""
-    return 0 if tensor.is_inference() else tensor._version
 
 
 def is_set(gradient: torch.Tensor | None) -> bool:

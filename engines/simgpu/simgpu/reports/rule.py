@@ -72,13 +72,15 @@ class Rule:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.texts: dict[str, str] = {}  # by line, where it is another one than for most
         self.begin()
 
     def begin(self) -> None:
         """Make what the rule keeps in mind."""
 
-    def note(self, line: str = "") -> None:
-        """Note a line in this step, by default the one that runs."""
+    def note(self, line: str = "", text: str = "") -> None:
+        """Note a line in this step, by default the one that runs, and what is said of it, by default `text`."""
+        self.texts |= {line: text} if text else {}
         self.program.note(self.code, line)
 
     def is_habit(self, steps: int) -> bool:
@@ -91,7 +93,7 @@ class Rule:
 
     def said(self, line: str, outcome: Outcome) -> str:
         """Return what is said of a line that is a habit, "" where it is not worth a remark."""
-        text = (self.program.hand_steps and self.by_hand) or self.text
+        text = self.texts.get(line) or (self.program.hand_steps and self.by_hand) or self.text
         return text + _CALL_ALONE * ("around it" in text and line in self.program.training_lines)
 
     def suspect(self, line: str, outcome: Outcome) -> Suspect | None:
@@ -127,8 +129,8 @@ class LossRule(Rule):
     def begin(self) -> None:
         self._trained = set[str]()  # lines noted behind a model in training mode
 
-    def note(self, line: str = "") -> None:
-        super().note(line := line or places.place())
+    def note(self, line: str = "", text: str = "") -> None:
+        super().note(line := line or places.place(), text)
         if not self.program.passes or self.program.passes[-1].training:
             self._trained.add(line)
 

@@ -238,7 +238,7 @@ class Recording:
 
     def on_called(self, event: events.Called) -> None:
         self.growth.called(event.call.lines)
-        self.holdings.given(one() for one, _ in event.call.given)
+        self.holdings.given(one.tensor() for one in event.call.given)
 
     def on_update(self, event: events.Update) -> None:
         self.log.stepping = self.holdings.stepping = True
@@ -307,7 +307,7 @@ class Recording:
             try:
                 plain(gpu, nbytes)
             except torch.OutOfMemoryError:
-                self.holdings.refused(gpu.index, nbytes)
+                self.holdings.refused(nbytes)
                 raise
 
         return require

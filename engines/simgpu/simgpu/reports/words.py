@@ -1,7 +1,9 @@
 """Sentences and table cells that all forms of a report share."""
 
 import re
+import tomllib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from simgpu.clock.events import FIRST_BATCH, LOADING, SMALL_BYTES, Copy
@@ -10,27 +12,7 @@ from simgpu.forecasts.whatif import LAUNCHES, Option
 from simgpu.ground.units import bytes_text, seconds_text
 from simgpu.reports.report import Kernel, Values
 
-_INSTEAD = {  # what to do, by patterns of an error's kind, its text and the line
-    r"invalid device ordinal|device_count|\bGPUs\b|n(um)?_?gpu|nproc": "`--gpus 2`, before the program's name, gives "
-    "it two GPUs, `--gpus 4` four; without the option there is one.",
-    "attempted relative import": "Run this file as a part of its package: python -m simgpu -m package.module",
-    "ModuleNotFoundError": "Install it for the Python that runs simgpu.",
-    "EOFError": "It asks for something to be typed, and gets nothing: a shell gives it with `< answers.txt`.",
-    "torchvision::": "This torchvision was built for another PyTorch: install the version that belongs to yours.",
-    "backward through the graph a second time": "A tensor of an earlier step still has its graph, such as a hidden "
-    "state that goes on to the next batch: write `state = state.detach()` before it is used again.",
-    "modified by an inplace operation": "Something has changed a tensor that this backward pass needs: `x += 1`, or "
-    "the step of an optimizer before it. Change a copy, or call `backward()` first. With `retain_graph=True` it may be "
-    "the graph of an earlier step: write `.detach()` behind what goes on from step to step.",
-    "does not require grad and does not have a grad_fn": "What the loss was made of has no gradients: look for "
-    "`.item()`, `.detach()`, `argmax` or `no_grad()` between the model and the loss.",
-    "Weights only load failed": "Write `weights_only=False` into `torch.load` if you trust the file.",
-    r"type\(\w+\) (==|is) (torch\.)?Tensor": "Simulated tensors are of a subclass: ask `isinstance(x, torch.Tensor)`.",
-    "FileNotFoundError": "Names of files count from the folder in which the program starts.",
-} | dict.fromkeys(
-    ("Name or service not known", "name resolution", "URLError"),
-    "It asks a network that this machine does not reach: fetch the data before.",
-)
+_CURES: dict[str, str] = tomllib.loads(Path(__file__).with_name("cures.toml").read_text(encoding="utf-8"))["cures"]
 _ONLY_LAUNCHES = (
     "The host's own Python work between two operations takes no time here; only launches, waits, copies and the "
     "loading of batches by a DataLoader do. On a real machine a step of many small operations is slower."
@@ -126,7 +108,7 @@ def _ended(failure: Error) -> str:
         why = re.sub(r"^: (\d+)(?=$|\. It began)", r" with status \1", f": {failure.text}")
         return f"{what} ended by itself{where}{why}{'.' * (why[-1] not in '.!?')}"
     said = f"{failure.kind}: {failure.text} {failure.source}"
-    instead = next((cure for words, cure in _INSTEAD.items() if re.search(words, said)), "")
+    instead = next((cure for words, cure in _CURES.items() if re.search(words, said)), "")
     failed = f"{what} failed at {failure.where}: {failure.kind}: {failure.text}"
     return f"{failed}{'.' * (failed[-1] not in '.!?')} {instead}".strip()
 

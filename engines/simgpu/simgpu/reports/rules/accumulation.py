@@ -1,15 +1,16 @@
 """Rules on means of losses, and on gradients of several batches."""
 
-import weakref
 from collections import Counter
 from collections.abc import Iterable
 
 import torch
 
+from simgpu.device import state
+from simgpu.device.tensor import values_of
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_of
 from simgpu.reports import events
-from simgpu.reports.program import version
+from simgpu.reports.calls import Then
 from simgpu.reports.rule import FEW_STEPS, Outcome, Rule
 
 LOSSES = ("NllLoss", "MseLoss", "BinaryCrossEntropy", "SoftMarginLoss", "SmoothL1Loss", "HuberLoss", "MeanBackward")
@@ -27,29 +28,31 @@ class AccumulatedSum(Rule, about="result", often="each step"):
     def begin(self) -> None:
         self._batches = self._means = 0  # batches of loaders, and backward passes of means, since the last step
         self._lines: set[str] = set()
-        self._clipped = False
-        self._left: tuple[weakref.ref[torch.Tensor], int] | None = None  # a gradient, its version after the last pass
+        self._left = Then.of(None)  # a gradient after the last pass, or after a clipping that matters
 
     def on_loaded(self, event: events.Loaded) -> None:
         self._batches += 1
-
-    def on_clip(self, event: events.Clip) -> None:
-        self._clipped = True
 
     def on_backward(self, event: events.Backward) -> None:
         self._means += len(event.roots) == 1 and is_mean(event.roots[0])
         self._lines.add(places.place())
 
-    def on_backward_end(self, event: events.BackwardEnd) -> None:
-        gradient = next((one.grad for one in self.program.trained if one.grad is not None), None)
-        self._left = None if gradient is None else (weakref.ref(gradient), version(gradient))
+    def on_backward_end(self, event: events.Event) -> None:
+        self._left = Then.of(next((one.grad for one in self.program.trained if one.grad is not None), None))
+
+    def on_clip(self, event: events.Clip) -> None:
+        self._left = Then.of(self._left.now())
+
+    def on_clipped(self, event: events.Clipped) -> None:
+        """Go on where it matters: a norm above the limit even when divided is brought to the same."""
+        known = self._left.tensor() is not None and not state.world.only_shapes
+        if known and float(values_of(event.norm)) < event.limit * self.program.backwards:
+            self.on_backward_end(event)
 
     def on_update(self, event: events.Update) -> None:
-        gradient = None if self._left is None else self._left[0]()
-        unchanged = gradient is not None and self._left is not None and version(gradient) == self._left[1]
-        passes, others = self.program.backwards, self._clipped or event.closure or len(self._lines) > 1
+        passes, others = self.program.backwards, event.closure or len(self._lines) > 1
         of_batches = passes == self._batches or "%" in places.condition()  # and not of several crops of one batch
-        if passes == self._means > 1 and of_batches and unchanged and not others:
+        if passes == self._means > 1 and of_batches and self._left.now() is not None and not others:
             self.note(*self._lines)
 
     def on_updated(self, event: events.Updated) -> None:

@@ -68,7 +68,7 @@ class EvaluationInTrainingMode(Rule, about="result"):
     def _is_wrong(self, call: Pass) -> bool:
         """Return whether a call had better be in evaluation mode: not the same input again, as samples of dropout."""
         again = (one.before is not None for one in self.program.passes if one.line == call.line)
-        return bool(call.random and call.training and not call.recorded) and not any(again)
+        return bool(call.random and call.training and not call.recorded) and not (call.inside or any(again))
 
 
 def _way(call: Pass) -> list[tuple[str, int]]:
@@ -86,9 +86,8 @@ class EvaluationWithGradients(Rule, about="time"):
     cure = "`torch.inference_mode()` around it"
 
     def on_judged(self, event: events.Judged) -> None:
-        call = event.call
-        if event.trained and call.recorded and not call.used and not call.training and not call.early:
-            self.note(self.program.own_line(call))
+        if event.in_vain and not event.call.training:
+            self.note(self.program.own_line(event.call))
 
     def on_inferred(self, event: events.Inferred) -> None:
         if event.call.recorded and not event.call.training:
@@ -105,9 +104,8 @@ class ForwardNotUsed(Rule, about="time", often="seldom"):
     cure = "use the result that you have, or `torch.no_grad()`"
 
     def on_judged(self, event: events.Judged) -> None:
-        call = event.call
-        if event.trained and call.recorded and not call.used and call.training and not call.early:
-            self.note(self.program.own_line(call))
+        if event.in_vain and event.call.training:
+            self.note(self.program.own_line(event.call))
 
 
 class ForwardRepeated(Rule, about="time", often="twice"):

@@ -4,7 +4,6 @@ import math
 
 import torch
 from torch import nn
-from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from simgpu.ground import device_kind
 from simgpu.ground.nodes import graph_of
@@ -23,26 +22,14 @@ class GradientsClippedTooLate(Rule, about="result", often="each step", explains=
 
     def begin(self) -> None:
         self._given: object = None  # to the last call
-        self._used = WeakIdKeyDictionary()  # one of each optimizer: the gradient that its last step used, its version
-
-    def on_updated(self, event: events.Updated) -> None:
-        parameters = (one for group in event.optimizer.param_groups for one in group["params"])
-        parameter = next((one for one in parameters if one.grad is not None), None)
-        if parameter is not None:
-            self._used[parameter] = TensorWeakRef(parameter.grad), parameter.grad._version
 
     def on_clip(self, event: events.Clip) -> None:
         if event.given is self._given and not event.parameters and hasattr(event.given, "__next__"):
             self.note()
         self._given = event.given
-        samples = [] if is_measured(event) else [one for one in event.parameters if one in self._used]
-        if samples and (all(map(self._is_used, samples)) or all(one.grad is None for one in event.parameters)):
+        used = [] if is_measured(event) else self.program.used(event.parameters)
+        if used and (all(used) or all(one.grad is None for one in event.parameters)):
             self.note()
-
-    def _is_used(self, parameter: torch.Tensor) -> bool:
-        """Return whether a step has used the gradient that a parameter has."""
-        gradient, version = self._used[parameter]
-        return parameter.grad is not None and gradient() is parameter.grad and parameter.grad._version == version
 
 
 def is_measured(event: events.Clip) -> bool:

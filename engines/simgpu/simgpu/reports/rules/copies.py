@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from simgpu.clock.lines import Row
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.program import version
+from simgpu.reports.calls import version
 from simgpu.reports.rule import SHARE_OF_FEW, Rule, WaitRule
 
 _FEW_NUMBERS = 4096  # of a constant: more are looked at too long
@@ -157,8 +157,7 @@ class DataChangedAgain(Rule, about="result"):
             self._look(event.source)
 
     def on_called(self, event: events.Called) -> None:
-        for reference, _ in event.call.given:
-            tensor = reference()
+        for tensor in (one.tensor() for one in event.call.given):
             if tensor is not None:
                 self._look(tensor)
 

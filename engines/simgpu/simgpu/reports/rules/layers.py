@@ -3,11 +3,9 @@
 import inspect
 import linecache
 import re
-import sys
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass
-from types import FrameType
 
 import torch
 from torch import nn
@@ -16,7 +14,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from simgpu.device.tensor import values_of
 from simgpu.ground import places
 from simgpu.ground.nodes import graph_nodes, graph_of, is_leaf
-from simgpu.reports import events
+from simgpu.reports import events, observer
 from simgpu.reports.program import alive, tells_modes_apart
 from simgpu.reports.rule import LOOKED_AT, Outcome, Rule
 
@@ -89,7 +87,6 @@ class LayerGetsNoGradient(Rule, about="result", explains=("forward-not-used", "e
         return self.text.format(numbers=sum(one[2] for one in here), why=here[0][1])
 
 
-_BETWEEN = ("torch.nn.modules.module", "simgpu.")  # frames between a registration and the reader's line
 _GIVEN = 3  # steps that a model gets to call its layers
 
 
@@ -114,9 +111,7 @@ class LayerNeverCalled(Rule, about="result"):
 
     def on_registered(self, event: events.Registered) -> None:
         """Keep in mind the reader's line that has made a layer part of a module."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_globals.get("__name__", "").startswith(_BETWEEN):
-            frame = frame.f_back
+        frame = observer.caller("torch.nn.modules.module")
         if frame is None or not isinstance(event.part, nn.Module):
             return
         code = frame.f_code

@@ -2,7 +2,6 @@
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,7 +11,7 @@ from simgpu.device import state
 from simgpu.device.tensor import values_of
 from simgpu.ground import places
 from simgpu.reports import events
-from simgpu.reports.calls import LOOPED, Pass
+from simgpu.reports.calls import LOOPED, Pass, Then
 from simgpu.reports.program import has_several
 from simgpu.reports.rule import LOOKED_AT, Outcome, Rule
 
@@ -78,7 +77,6 @@ class LoaderBuiltAnew(Rule, about="time"):
 
     def begin(self) -> None:
         self._loaders: dict[str, tuple[list[weakref.ref[Any]], int]] = {}  # by line: their data, and groups until then
-        self._lines: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # that have built loaders
         self._used: set[str] = set()  # lines whose last loader has begun
 
     def on_loader_built(self, event: events.LoaderBuilt) -> None:
@@ -93,11 +91,10 @@ class LoaderBuiltAnew(Rule, about="time"):
         if same and groups == self.program.groups and line in self._used:
             self.note(line)
         self._used.discard(line)
-        self._lines[event.loader] = line
         self._loaders[line] = [weakref.ref(one) for one in data], self.program.groups
 
     def on_loader_begun(self, event: events.LoaderBegun) -> None:
-        self._used.add(self._lines.get(event.loader, ""))
+        self._used.add(self.program.built.get(event.loader, ""))
 
 
 class LoaderNotShuffled(Rule, about="result"):
@@ -110,17 +107,13 @@ class LoaderNotShuffled(Rule, about="result"):
     cure = "`shuffle=True`"
 
     def begin(self) -> None:
-        self._lines: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # that have built loaders
         self._line, self._losses, self._seen = "", 0, -1  # of the step
         self._classes: list[int] = []  # of steps in a row whose only loss had targets of one class
-
-    def on_loader_built(self, event: events.LoaderBuilt) -> None:
-        self._lines[event.loader] = places.place()
 
     def on_loaded(self, event: events.Loaded) -> None:
         loader = self.program.loader(event.iterator)
         ordered = isinstance(getattr(loader, "sampler", None), SequentialSampler)
-        self._line = self._lines.get(loader, "") if ordered else ""
+        self._line = self.program.built.get(loader, "") if ordered else ""
 
     def on_loss(self, event: events.Loss) -> None:
         self._losses, self._seen = self._losses + torch.is_grad_enabled(), -1
@@ -179,8 +172,7 @@ class SmallBatch(Rule, about="time", often="each step"):
     cure = "a larger `batch_size`"
 
     def begin(self) -> None:
-        # by line: the first input of its last call, with its version
-        self._fed: dict[str, tuple[Callable[[], torch.Tensor | None], int]] = {}
+        self._fed: dict[str, Then] = {}  # by line: the first input of its last call
 
     def on_all_judged(self, event: events.AllJudged) -> None:
         """Note the calls of a step that all got few samples, and not all the data that there are."""
@@ -206,7 +198,5 @@ class SmallBatch(Rule, about="time", often="each step"):
 
     def _has_all(self, call: Pass) -> bool:
         """Return whether a call had all the data that there are: what a step before had, or a loader's only batch."""
-        reference, version = call.given[0]
-        before, self._fed[call.line] = self._fed.get(call.line, (lambda: None, 0)), call.given[0]
-        again = reference() is not None and before[0]() is reference() and before[1] == version
-        return again or self.program.only_batch
+        before, self._fed[call.line] = self._fed.get(call.line, Then.of(None)), call.given[0]
+        return before.is_still(call.given[0].tensor()) or self.program.only_batch

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR
-from torch.utils.weak import TensorWeakRef
 
 from simgpu.ground import places
 from simgpu.ground.storages import memory_of
 from simgpu.reports import events
-from simgpu.reports.program import alive, is_set, version
+from simgpu.reports.calls import Then, version
+from simgpu.reports.program import alive, is_set
 from simgpu.reports.rule import LOOKED_AT, SELDOM, Outcome, Rule
 
 _MANY_STEPS = 50  # after which a scheduler that counts epochs has had one
@@ -21,17 +21,16 @@ _MANY_STEPS = 50  # after which a scheduler that counts epochs has had one
 
 @dataclass
 class _Built:
-    """The optimizer that a line has built last, and how its first parameter was after its last step."""
+    """The optimizer that a line has built last."""
 
-    sample: TensorWeakRef
     count: int  # of its parameters
-    version: int = -1
+    sample: Then  # the first of them, after its last step
     remembers: bool = False  # whether it keeps something of earlier gradients, as momentum does
     again: int = 0  # how often the line has built one for the same parameters, and let go of what it remembered
 
     def has(self, sample: torch.Tensor, count: int) -> bool:
         """Return whether it has made steps with these parameters, and nothing has changed them since."""
-        return self.remembers and self.sample() is sample and self.count == count and self.version == sample._version
+        return self.remembers and self.count == count and self.sample.is_still(sample)
 
 
 class OptimizerBuiltAnew(Rule, about="result"):
@@ -50,7 +49,7 @@ class OptimizerBuiltAnew(Rule, about="result"):
     def on_optimizer_built(self, event: events.OptimizerBuilt) -> None:
         parameters = [one for group in event.optimizer.param_groups for one in group["params"]]
         line = places.place()
-        before, built = self._built.get(line), _Built(TensorWeakRef(parameters[0]), len(parameters))
+        before, built = self._built.get(line), _Built(len(parameters), Then.of(parameters[0]))
         if before is not None and before.has(parameters[0], len(parameters)):
             built.again = before.again + 1
             if built.again > 1:
@@ -59,9 +58,9 @@ class OptimizerBuiltAnew(Rule, about="result"):
 
     def on_updated(self, event: events.Updated) -> None:
         built = self._by_optimizer.get(event.optimizer)
-        sample = None if built is None else built.sample()
+        sample = None if built is None else built.sample.tensor()
         if built is not None and sample is not None:
-            built.version = sample._version
+            built.sample = Then.of(sample)
             kept = event.optimizer.state.get(sample, {}).values()
             built.remembers = any(isinstance(one, torch.Tensor) and one.shape == sample.shape for one in kept)
 
@@ -121,12 +120,6 @@ class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=(
     )
     cure = "no `detach()` before the loss; make the optimizer last"
 
-    def begin(self) -> None:
-        self._built: weakref.WeakKeyDictionary[Optimizer, str] = weakref.WeakKeyDictionary()  # the line of each
-
-    def on_optimizer_built(self, event: events.OptimizerBuilt) -> None:
-        self._built[event.optimizer] = places.place()
-
     def on_update(self, event: events.Update) -> None:
         program = self.program
         if program.clear_line and not any(is_set(one.grad) for one in event.parameters):
@@ -137,7 +130,7 @@ class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=(
             used = (call.model for call in program.passes if call.used)
             parameters = (one for model in used for one in alive(program.parts(model).parameters))
             if any(one.grad is not None and one not in program.trained for one in parameters):
-                self.note(self._built.get(event.optimizer, ""))
+                self.note(self.program.built.get(event.optimizer, ""))
 
 
 @dataclass
@@ -195,19 +188,58 @@ class SchedulerNeverSteps(Rule, about="result"):
     cure = "call its `step()`"
 
     def begin(self) -> None:
-        self._lines: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._idle = set[str]()
 
     def on_scheduled(self, event: events.Scheduled) -> None:
         if event.method == "__init__":
             if type(event.scheduler).__module__.startswith("torch."):  # others may have a `step` that nobody sees
-                self._lines[event.scheduler] = line = places.place()
-                self._idle.add(line)
+                self._idle.add(self.program.built[event.scheduler])
             return
         for one in (event.scheduler, *getattr(event.scheduler, "_schedulers", ())):  # of which each has its time
-            self._idle.discard(self._lines.get(one, ""))
+            self._idle.discard(self.program.built.get(one, ""))
 
     def on_run_end(self, event: events.RunEnd) -> None:
         if event.whole and (self.program.begun > 1 or self.program.step >= _MANY_STEPS):
             for line in self._idle:
                 self.note(line)
+
+
+class StepTakenTwice(Rule, about="result", often="twice"):
+    """An optimizer makes a second step with the gradients of its last one, which no backward pass has made anew."""
+
+    text = (
+        "No backward pass has run since this optimizer's last step, and its gradients are the same, so this moves the "
+        "weights once more by what that step has used. Call `step()` once for each `backward()`."
+    )
+    cure = "one `step()` for each `backward()`"
+
+    def begin(self) -> None:
+        self._steps: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()  # since a backward pass
+
+    def on_backward(self, event: events.Event) -> None:
+        self._steps.clear()
+
+    on_grad = on_backward
+
+    def on_update(self, event: events.Update) -> None:
+        times = self._steps[event.optimizer] = self._steps.get(event.optimizer, 0) + 1
+        if times == 2 and self.program.graphs_used and not event.closure and any(self.program.used(event.parameters)):
+            self.note()
+
+    def is_habit(self, steps: int) -> bool:
+        return super().is_habit(steps) and 4 * steps >= self.program.step  # else somebody measures how long steps take
+
+
+class ResultDropped(Rule, about="result", often="twice"):
+    """The result of `clamp()` and the like, of a weight or its gradient, is dropped, and the weight stays as it is."""
+
+    text = (
+        "This computes something of a weight or its gradient and drops the result, so that both stay as they were. "
+        "Write the function that changes it in place, with `_` at the end of its name, under `torch.no_grad()`."
+    )
+    cure = "the function in place: `clamp_()`"
+
+    def on_dropped(self, event: events.Dropped) -> None:
+        known = (tensor for weight in self.program.trained for tensor in (weight, weight.grad) if tensor is not None)
+        if memory_of(event.tensor) in map(memory_of, known):
+            self.note()

@@ -10,7 +10,7 @@ from simgpu.ground import places
 from simgpu.ground.nodes import graph_nodes, graph_of
 from simgpu.reports import events
 from simgpu.reports.program import Program
-from simgpu.reports.rule import Outcome, Rule, behind_views
+from simgpu.reports.rule import Rule, behind_views
 
 _MOST_NODES = 2000  # of a graph, that are walked
 _KEEPS_ROWS = ("View", "UnsafeView", "Expand", "ToCopy", "Mul", "NativeDropout")  # dropout multiplies
@@ -42,7 +42,6 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         self._lines: dict[tuple[torch.Size, int], str] = {}  # of the last one of such scores, by their dimension
         self._pools: dict[torch.Size, str] = {}  # lines of those over dimension 0 in a model, of a row for each sample
         self._heads: dict[tuple[torch.Size, int], str] = {}  # lines of those over one between that and the last two
-        self._texts: dict[str, str] = {}  # by line, where it is another one than for most
 
     def on_softmax(self, event: events.Softmax) -> None:
         """Note scores of classes behind the model, or in it of all pairs of positions of each sample."""
@@ -72,9 +71,7 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
                 weights, name = behind_views(factor)
                 shape = _shape(weights) if name.startswith("Softmax") else None
                 if shape is not None and shape in self._pools and _at(weights, "_saved_dim", len(shape)) == 0:
-                    line = self._pools[shape]
-                    self._texts[line] = self.pooled
-                    self.note(line)
+                    self.note(self._pools[shape], self.pooled)
         self._pools.clear()
         self._heads.clear()
 
@@ -88,8 +85,7 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         line = "" if shape is None else self._heads.get((shape, _at(node, "_saved_dim", len(shape))), "")
         factor = getattr(product, "_saved_self", None) if line else None
         if shape is not None and factor is not None and shape[-2] > 1 and factor.shape[-2:] == shape[-2:]:
-            self._texts[line] = self.heads.format(over=_at(node, "_saved_dim", len(shape)))
-            self.note(line)
+            self.note(line, self.heads.format(over=_at(node, "_saved_dim", len(shape))))
 
     def on_loss(self, event: events.Loss) -> None:
         """Note what a loss gets that has one target for each row."""
@@ -125,11 +121,7 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
         over = _at(node, "_saved_dim", len(shape))
         line = self._lines.get((shape, over), "")
         if len(shape) > 2 and over != classes and shape[classes] == count and line:
-            self._texts[line] = self.other.format(over=over, classes=classes)
-            self.note(line)
-
-    def said(self, line: str, outcome: Outcome) -> str:
-        return self._texts.get(line, self.text)
+            self.note(line, self.other.format(over=over, classes=classes))
 
 
 class BatchTakenForTime(Rule, about="result", often="twice"):

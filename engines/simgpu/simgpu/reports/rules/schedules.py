@@ -67,7 +67,6 @@ class ScheduleOfOtherLength(Rule, about="result"):
 
     def begin(self) -> None:
         self._plans: list[_Plan] = []
-        self._texts: dict[str, str] = {}  # by line
         self._by_optimizer: weakref.WeakKeyDictionary[Optimizer, _Plan] = weakref.WeakKeyDictionary()
 
     def on_scheduled(self, event: events.Scheduled) -> None:
@@ -90,8 +89,5 @@ class ScheduleOfOtherLength(Rule, about="result"):
             begun = self.program.begun  # with those of a validation in each epoch, or without
             epochs = plan.calls == plan.made >= 2 * plan.steps > 2 and begun in (plan.steps, 2 * plan.steps)
             if rarely or epochs:
-                self._texts[plan.line] = self.text if rarely else self.for_epochs
+                self.texts[plan.line] = self.text if rarely else self.for_epochs
                 yield plan.line
-
-    def said(self, line: str, outcome: Outcome) -> str:
-        return self._texts[line]

@@ -73,7 +73,8 @@ class DataLoading(WaitRule):
 
 
 _ADVICE = {  # by what PyTorch itself needs, or the program ("wait")
-    "wait": "After that the GPU has nothing to do until the host launches again. Read the value less often, or later.",
+    "wait": "After that the GPU has nothing to do until the host launches again. Unless what comes next "
+    "depends on the value, read it less often, or later.",
     "library": "After that the GPU has nothing to do until the host launches again. {package} reads it, not this line: "
     "look for an option of it that reads less often.",
     "size": "No value is read in this line, but an operation needs one on the host, such as how many elements a mask "
