@@ -262,7 +262,7 @@ def main() -> int:
     """Run the lessons that the command line names; return 1 where a cell failed or a branch did not run."""
     reads = argparse.ArgumentParser("python -m tests.notebooks.on_face", description=__doc__.splitlines()[0])
     reads.add_argument("--memory", help='of each simulated GPU (default: "1 GiB", less where a lesson needs that)')
-    reads.add_argument("--kind", default="cuda", choices=(*KINDS, "cpu"), help="what the device is called (default: cuda)")
+    reads.add_argument("--kind", default="cuda", choices=(*KINDS, "cpu"), help="of the device (default: cuda)")
     reads.add_argument("--write", type=Path, metavar="FOLDER", help="write what the cells printed to FOLDER/NN.log")
     reads.add_argument("numbers", nargs="+", metavar="NN", help="the numbers of lessons, such as 06 or 08b")
     reads.add_argument("--exercises", action="store_true", help="the exercises in place of the cells")
