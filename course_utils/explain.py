@@ -122,9 +122,11 @@ def _messages(error: BaseException | str) -> Iterator[str]:
         plain = re.sub(rf"^{head} ?", "", text, flags=re.MULTILINE)
         first = _RAISED.split(plain)[0]
         yield "\n".join(re.findall("^.*Assertion `.*", first, re.M))  # by a kernel: what follows says less
+        replica = re.search(r"Caught \w+ in replica \d+", text)
+        place = f"\n{replica[0]}" if replica else ""  # of all that a copy of a model raised in DataParallel
         for part in reversed(plain.split("During handling of the above exception")):
             _, *parts = _RAISED.split(part)
-            ends = [f"{message.strip()}\n\n{kind}" for kind, message in zip(parts[1::3], parts[2::3], strict=True)]
+            ends = [f"{said.strip()}\n\n{kind}{place}" for kind, said in zip(parts[1::3], parts[2::3], strict=True)]
             yield from ends if "direct cause of the following" in part else reversed(ends)
     yield text if isinstance(error, str) else f"{text}\n{type(error).__module__}.{type(error).__qualname__}"
 
