@@ -32,7 +32,8 @@ def test_cells_are_named_by_the_number_that_the_notebook_shows(file, monkeypatch
     linecache.cache[file] = len(text), None, [line + "\n" for line in text.splitlines()], file
     cells = ["", "import simgpu", text + "\n", "x"]
     monkeypatch.setattr(sys.modules["__main__"], "_ih", cells, raising=False)
-    for more, name in ([], "cell [2]"), ([text], "cell [4]"):
+    magic = f"get_ipython().run_cell_magic('capture', 'out', {text + chr(10)!r})\n"
+    for more, name in ([], "cell [2]"), ([text], "cell [4]"), ([magic], "cell [5]"):
         cells += more
         exec(compile(text, file, "exec"), space := {"places": places})
         assert space["place"] == f"{name}, line 2: place = places.place()" == str(Line.of(space["place"]))
