@@ -22,7 +22,7 @@ def trained(layer: str, place: str, packed: bool = False, cudnn: bool = True) ->
     """Return all outputs of a layer, and the gradients of its input and weights."""
     torch.manual_seed(0)
     model, x = LAYERS[layer]().to(place), torch.randn(5, 5, 6).to(place).requires_grad_()
-    cell = isinstance(model, nn.RNNCellBase)
+    cell = isinstance(model, nn.RNNCellBase | nn.RMSNorm)
     batch = x[0] if cell else pack_padded_sequence(x, torch.tensor([5, 4, 4, 2, 1])) if packed else x
     with torch.backends.cudnn.flags(enabled=cudnn):
         outputs = [one for one in tree_leaves(model(batch)) if one is not None and one.is_floating_point()]
@@ -37,7 +37,7 @@ def trained(layer: str, place: str, packed: bool = False, cudnn: bool = True) ->
 def test_values_and_gradients_are_those_of_the_cpu(layer, packed, cudnn):
     for ours, theirs in zip(trained(layer, "sim", packed, cudnn), trained(layer, "cpu", packed), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=2e-6)
-        assert torch.equal(ours, theirs) or not cudnn or "Cell" in layer
+        assert torch.equal(ours, theirs) or not cudnn or "Cell" in layer or "RMSNorm" in layer
 
 
 def seen(layer: nn.Module, x: torch.Tensor, autocast: bool = False, packed: bool = False) -> simgpu.Timeline:
@@ -89,3 +89,12 @@ def test_the_reserve_is_freed_with_the_graph_and_a_second_backward_pass_is_refus
 def test_a_forecast_knows_recurrent_layers_where_no_simulated_gpu_was_ever_on():
     done = children.run("-c", read_programs("forecasts")["recurrent"])
     assert done.returncode == 0 and done.stdout.count("backward") == 6, done.stderr
+
+
+def test_rms_norm_is_one_kernel_and_so_is_its_backward_pass():
+    with simgpu.timeline() as timeline:
+        nn.RMSNorm(6, device="sim")(torch.rand(3, 6, device="sim")).sum().backward()
+    ahead = simgpu.forecast(lambda: nn.RMSNorm(6), lambda: torch.rand(3, 6), torch.optim.SGD).on("T4")
+    for kernels in (timeline.select("kernel"), ahead.kernels):
+        names = [one.name for one in kernels if "norm" in one.name]
+        assert names == ["_fused_rms_norm", "_fused_rms_norm_backward"]

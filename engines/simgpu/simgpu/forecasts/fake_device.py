@@ -34,7 +34,7 @@ from torch.utils._pytree import tree_map
 from simgpu.device import collectives
 from simgpu.forecasts import fake_ranks, flex, workspaces
 from simgpu.forecasts.recorder import Recorder
-from simgpu.ground import attention, device_kind, inductor, places, recurrent
+from simgpu.ground import attention, device_kind, fused_cells, inductor, places, recurrent
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.composite import without_modes
 from simgpu.ground.torch_internals import Args, Kwargs, Operator
@@ -303,6 +303,7 @@ def _kernels_of_cuda(recorder: Recorder) -> Generator[None]:
     )
     if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_cudnn_rnn", "CPU"):  # no simulated GPU was ever on
         recurrent.register(library)
+    fused_cells.keep_rms_norm(library, "CPU")
     for name in recurrent.NAMES:
         library.impl(name, functools.partial(_recurrent, recorder, name), "AutogradCPU", allow_override=True)
     try:
@@ -329,7 +330,7 @@ def _attention(
 def _recurrent(recorder: Recorder, name: str, *args: Any) -> Any:
     if not isinstance(args[0], FakeTensor):
         return recurrent.composite(name, args)
-    recorder.by_capability |= args[0].dtype is torch.bfloat16
+    recorder.by_capability |= args[0].dtype is torch.bfloat16 and name != "rms_norm"
     return recurrent.run(name, args, recorder.capability)
 
 

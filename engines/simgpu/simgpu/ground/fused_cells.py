@@ -1,10 +1,12 @@
 """Cells of LSTM and GRU as CUDA computes them, two products and one kernel, and layers of such cells without cuDNN.
 
 PyTorch has `_thnn_fused_lstm_cell` and `_thnn_fused_gru_cell` for CUDA alone; the CPU kernels here compute their values
-in the order of the CPU's cells. Sources: `LSTMCell`, `GRUCell` and `FullLayer` in ATen's RNN.cpp, cuda/RNN.cu.
+in the order of the CPU's cells. Sources: `LSTMCell`, `GRUCell` and `FullLayer` in ATen's RNN.cpp, cuda/RNN.cu. And RMS
+norm, one kernel of CUDA's in each pass: `rms_norm_symint` in ATen's layer_norm.cpp.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +25,29 @@ def register(library: torch.library.Library) -> None:
         library.impl("_thnn_fused_lstm_cell", _lstm, key, allow_override=True)
         library.impl("_thnn_fused_lstm_cell_backward_impl", _lstm_backward, key, allow_override=True)
         library.impl("_thnn_fused_gru_cell_backward", _gru_backward, key, allow_override=True)
+    library.impl("_fused_rms_norm_backward", _rms_norm_backward, "CPU", allow_override=True)
+    keep_rms_norm(library, "Meta")
+
+
+def keep_rms_norm(library: torch.library.Library, key: str) -> None:
+    """Let autograd keep RMS norm whole, for which it must be a kernel of tensors of this `key`."""
+    formula = partial(_ATEN._fused_rms_norm.default._op_dk, torch._C.DispatchKey.CompositeImplicitAutograd)
+    library.m.impl("_fused_rms_norm", key, formula, False)  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def takes_rms_norm(x: torch.Tensor, shape: Sequence[int], weight: torch.Tensor | None = None, *_: Any) -> bool:
+    """Return whether CUDA's kernel takes a call: not where channels lie last, or formats differ."""
+    in_order = x.dim() < 4 or x.is_contiguous() or x.stride(-1) == 1
+    return in_order and not x.is_complex() and (weight is None or weight.dtype is x.dtype)
+
+
+def _rms_norm_backward(
+    grad: torch.Tensor, x: torch.Tensor, shape: Sequence[int], rstd: torch.Tensor, weight: torch.Tensor | None,
+    mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
+    unit, scaled = x * rstd, grad.to(rstd.dtype) * (1 if weight is None else weight)
+    of_x = (rstd * (scaled - unit * (scaled * unit).mean(tuple(range(-len(shape), 0)), keepdim=True))).to(x.dtype)
+    return of_x if mask[0] else None, (grad * unit).reshape(-1, *shape).sum(0).to(x.dtype) if mask[1] else None
 
 
 def lstm_cell(

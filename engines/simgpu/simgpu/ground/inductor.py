@@ -82,8 +82,7 @@ class Lowered:
     """A kernel that Inductor would write, or call where `call` says so.
 
     `operators` are those of the program, before they were taken apart; `nbytes` what it reads and writes, `elements`
-    how many results it computes inside, or numbers of overlapping windows it reads, at the `rate` of `prices.Cost`.
-    `lines` are the program's.
+    how many results it computes inside, or of overlapping windows reads, at `rate` (`Cost`); `lines` are the program's.
     """
 
     name: str

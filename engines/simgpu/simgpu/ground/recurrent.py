@@ -15,6 +15,7 @@ _CELLS = {"lstm": fused_cells.lstm_cell, "gru": fused_cells.gru_cell}
 NAMES = (
     *(f"{layer}.{of}" for layer in cudnn_rnn.LAYERS for of in ("input", "data")),
     *(f"{name}_cell" for name in _CELLS),
+    "rms_norm",
 )
 
 
@@ -27,7 +28,9 @@ def register(library: torch.library.Library) -> None:
 def run(name: str, args: Sequence[Any], capability: tuple[int, int] | None = None) -> Any:
     """Run the operator `name` of `NAMES` as on a GPU of this compute capability."""
     layer, _, overload = name.partition(".")
-    if not overload:
+    if name == "rms_norm" and fused_cells.takes_rms_norm(*args):
+        return torch.ops.aten._fused_rms_norm(*args, *(None,) * (4 - len(args)))[0]
+    if layer.endswith("_cell"):
         return _CELLS[layer.removesuffix("_cell")](*args)
     x, hidden = args[0], args[2 if overload == "data" else 1]
     if cudnn_rnn.accepts(x, capability):

@@ -252,12 +252,13 @@ ROWS: dict[str, Row] = _table(
     _row("_scaled_dot_product_fused_attention_overrideable _triton_scaled_dot_attention", flops=formulas.attention()),
     _row("_scaled_dot_product_fused_attention_overrideable_backward", flops=formulas.attention("_backward")),
     # norms, softmax
-    _row("native_layer_norm", price=prices.layer_norm),
+    _row("native_layer_norm _fused_rms_norm", price=prices.layer_norm),
     _row("_softmax _log_softmax", price=prices.softmax(1, 2)),
     _row("_softmax_backward_data _log_softmax_backward_data", price=prices.softmax(2, 1)),
     _row("native_batch_norm native_group_norm", price=prices.norm),
     _row(
-        "native_batch_norm_backward native_group_norm_backward native_layer_norm_backward", price=prices.norm_backward
+        "native_batch_norm_backward native_group_norm_backward native_layer_norm_backward _fused_rms_norm_backward",
+        price=prices.norm_backward,
     ),
     # losses
     _row("nll_loss_forward nll_loss_backward nll_loss2d_backward", asserts=True),

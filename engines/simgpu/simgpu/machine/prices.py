@@ -27,6 +27,7 @@ import torch
 
 from simgpu.ground.torch_internals import TORCH, Args, Kwargs
 
+_changed = functools.lru_cache(maxsize=4096)(replace)  # of a cost, which takes ten times as long
 _SHARED = 48 << 10  # bytes of a row that a block keeps in shared memory: host_softmax in PyTorch's SoftMax.cu
 _LONG_ROW, _A_STEP = 1 << 16, 1_000  # numbers of a row from which its block decides, and that it takes in 2 µs
 _FORMATS = {torch.float64: "fp64", torch.complex128: "fp64", torch.float16: "fp16", torch.bfloat16: "bf16"}
@@ -64,9 +65,6 @@ class Cost:
     modelled: bool = True
     host: str = "light"
     tensors: int = 0
-
-
-_changed = functools.lru_cache(maxsize=4096)(replace)  # which takes ten times as long
 
 
 def price(

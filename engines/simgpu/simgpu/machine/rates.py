@@ -21,11 +21,10 @@ class Costs:
     GH200's and 12 % below an L40's. `volume_share`, `pooling_share` and `window_share` were chosen on KernelBench's
     H100 SXM, and shared lanes on its RTX A6000; left out were an H100 PCIe and an A10, on which volumes come out 1.4
     and 0.7 times as long as published in the median, pooling within 27 %, and compiled windows without a loop within
-    21 % (that H100). The other four shares of the GPU's own rates were chosen on one GPU's published measurements,
-    rounded, and tried on others (`python -m benchmarks.published`); the rest are assumptions. With `limits` nothing is
-    faster than the best that was published for the GPU, products in fp16 and bf16 (`best_bf16_tflops`; attention may be
-    slower) and copies (`best_copy_gbps`), and no product faster than the card's watts allow. `AT_PEAK` has the data
-    sheet's rates.
+    21 %. The other four shares of the GPU's own rates were chosen on one GPU's published measurements, rounded, and
+    tried on others (`python -m benchmarks.published`); the rest are assumptions. With `limits` nothing is faster than
+    the best that was published for the GPU, products in fp16 and bf16 (`best_bf16_tflops`; attention may be slower) and
+    copies (`best_copy_gbps`), and no product faster than the card's watts allow. `AT_PEAK` has the data sheet's rates.
     """
 
     kernel_ns: int = 2_000  # the least time that a kernel takes, whatever its size
