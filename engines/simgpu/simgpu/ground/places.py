@@ -1,8 +1,6 @@
-"""Owner of a line of code: the reader's cell or file, Python, or a library.
+"""Owner of a line of code: the reader's cell or file, Python, or a library; the reader's line that is running.
 
 A package is a library where it is installed, or where its `__init__` says `__tracebackhide__ = True`.
-
-And which of the reader's lines is running?
 """
 
 import functools
