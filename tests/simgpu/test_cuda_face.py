@@ -240,6 +240,20 @@ def test_training_gives_the_losses_of_the_cpu():
     assert steps("cuda") == pytest.approx(steps("cpu"), rel=1e-6)
 
 
+def test_clipping_takes_the_gradients_as_a_list_as_on_cuda():
+    weights = [nn.Parameter(torch.ones(4, device="cuda")) for _ in range(20)]
+    sum(weights).sum().backward()
+    with simgpu.timeline() as t:
+        nn.utils.clip_grad_norm_(weights, 1.0)
+    assert len(t.select("kernel")) < 10 and weights[0].grad[0].item() == pytest.approx(80**-0.5)
+
+
+def test_pytorch_is_told_whose_the_getters_of_a_tensor_are():
+    """Before 2.12 its compiler asks when it is imported, and fails where a getter cannot say."""
+    getters = torch.overrides.get_default_nowrap_functions.__wrapped__()
+    assert getters and all(getter.__self__.__objclass__ for getter in getters)
+
+
 def test_autocast_and_its_scaler():
     assert steps("cuda", cast=torch.float16) == pytest.approx(steps("cpu"), rel=0.02)
     w, x = torch.ones(2, 2, device="cuda"), torch.ones(2, 2, device="cuda")

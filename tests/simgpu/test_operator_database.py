@@ -80,7 +80,7 @@ def test_a_number_format_that_cpu_and_cuda_have_is_not_refused(every, backward):
 @pytest.mark.parametrize("every", [8, pytest.param(1, marks=pytest.mark.slow)])
 def test_impossible_calls_raise_what_pytorch_expects_of_cuda(every):
     tried, wrong = operator_database.errors(every)
-    assert tried > 400 // every and wrong == [], "\n".join(wrong)
+    assert tried >= 400 // every and wrong == [], "\n".join(wrong)
 
 
 def test_unlisted_differences_and_those_that_values_do_not_show_are_reported():

@@ -50,6 +50,7 @@ def replace_functions(put: Replacements, module: ModuleType) -> None:
     optimizers: Any = importlib.import_module("torch.optim.optimizer")
     # as on CUDA, an optimizer step is a few operations over lists of tensors
     put.append(optimizers._foreach_supported_types, SimTensor)
+    put.append(TORCH.utils._foreach_utils._foreach_supported_types, SimTensor)  # clipping has a list of its own
     clip_grad: Any = importlib.import_module("torch.nn.utils.clip_grad")
     grouped = _on_devices_of_ours(clip_grad._group_tensors_by_device_and_dtype)
     put.put(clip_grad, _group_tensors_by_device_and_dtype=grouped)

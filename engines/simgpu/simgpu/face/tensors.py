@@ -90,7 +90,7 @@ def replace(put: Replacements) -> None:
         put.put(SimTensor, share_memory_=lambda self: self, is_shared=lambda self: True)  # sending is refused
     for kind in (torch.Tensor, SimTensor):
         put.put(kind, data=_across_devices(kind.data))
-    put.put(torch.Tensor, grad=property(BASE.grad.__get__, _set_gradient, BASE.grad.__delete__))
+    put.put(torch.Tensor, grad=_Gradient(BASE.grad.__get__, _set_gradient, BASE.grad.__delete__))
     put.put(_device.DeviceContext, __torch_function__=_in_context)
 
 
@@ -175,6 +175,12 @@ def _across_devices(plain: Any) -> property:
             tensor.grad = gradient.to(new.device)
 
     return property(plain.__get__, assign)
+
+
+class _Gradient(property):
+    """The attribute `grad`: before PyTorch 2.12 its compiler asks the getter whose it is, and a property cannot say."""
+
+    __objclass__ = torch.Tensor
 
 
 def _set_gradient(tensor: torch.Tensor, new: torch.Tensor | None) -> None:

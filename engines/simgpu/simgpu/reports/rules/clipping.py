@@ -21,12 +21,12 @@ class GradientsClippedTooLate(Rule, about="result", often="each step", explains=
     cure = "clip between `backward()` and `step()`, with a list of parameters"
 
     def begin(self) -> None:
-        self._given: object = None  # to the last call
+        self._given: object = None  # to the last call, where it is an iterator: a list would keep parameters
 
     def on_clip(self, event: events.Clip) -> None:
         if event.given is self._given and not event.parameters and hasattr(event.given, "__next__"):
             self.note()
-        self._given = event.given
+        self._given = event.given if hasattr(event.given, "__next__") else None
         used = [] if is_measured(event) else self.program.used(event.parameters)
         if used and (all(used) or all(one.grad is None for one in event.parameters)):
             self.note()
