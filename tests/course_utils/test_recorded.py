@@ -126,8 +126,7 @@ def test_runs_are_loaded_with_their_label_and_a_value_is_shown_with_what_was_rec
         "5 us (predicted, T4)",
     ]
     assert shown._repr_html_().count("<tr>") == 3
-    figure = drawn(ys={"pinned": [2, 20]})
-    assert not any("published" in label for label in labels(figure))
+    assert not any("published" in label for label in labels(drawn(ys={"pinned": [2, 20]})))
     assert "published" not in str(recorded.value("03.launch", 6.0, "us"))
 
 
@@ -285,8 +284,7 @@ def test_the_cpu_and_simulated_numbers_are_never_recorded(recording, monkeypatch
 
 
 def test_what_was_measured_on_the_cpu_beside_a_gpu_is_drawn_and_not_recorded(recording):
-    figure = drawn("09.scaling", ys=[1, 2], device="cpu")
-    assert labels(figure) == {"live": "-"} and not recording.exists()
+    assert labels(drawn("09.scaling", ys=[1, 2], device="cpu")) == {"live": "-"} and not recording.exists()
     recorded.compare("09.scaling", ys=[1, 2], device=torch.device("cuda", 1), **CURVE)
     assert list(recorded.load()[0].entries) == ["09.scaling"]
 

@@ -74,8 +74,7 @@ def test_modules_called_twice_in_lists_and_with_outputs_in_a_dict_have_their_flo
     assert found["layer"].flops == found[""].flops == 2 * (2 * 2 * 3 * 3)
     assert found[""].bytes == 12 * 4 + 5 * 8 and found[""].parameters == 12
     assert found[""].shape == "(2, 3)" and found[""].dtype == "float32"
-    model = models.TransformerLM(50, width=16, heads=2, layers=3)
-    found = rows(summary(model, torch.zeros(1, 4, dtype=torch.int64)))
+    found = rows(summary(models.TransformerLM(50, width=16, heads=2, layers=3), torch.zeros(1, 4, dtype=torch.int64)))
     assert found["blocks"].flops == 3 * found["blocks.0"].flops > 0 and found["blocks"].shape == ""
     assert found[""].flops == found["blocks"].flops + found["head"].flops
 

@@ -155,8 +155,7 @@ def test_right_programs_are_right_on_two_ranks_which_keep_half_each():
 def flipped(path):
     """Change one byte of a weight."""
     content = bytearray(path.read_bytes())
-    place = content.index(struct.pack("<f", 0.25))
-    content[place] ^= 1
+    content[content.index(struct.pack("<f", 0.25))] ^= 1
     path.write_bytes(content)
 
 

@@ -167,8 +167,7 @@ def line_of(name: str, code: str = "", *parts: str) -> str:
     ],
 )  # fmt: skip
 def test_of_a_line_that_cannot_be_read_it_is_said_which_whose_and_what_to_do(given, number, said):
-    good = line_of("Carol", "abcd", "00:double")
-    made = classroom.gathered([*given, good])
+    made = classroom.gathered([*given, line_of("Carol", "abcd", "00:double")])
     assert [person.name for person in made.people] == ["Carol"]
     (unread,) = made.unread
     assert str(unread).startswith(f"line {number} ") and said in str(unread)

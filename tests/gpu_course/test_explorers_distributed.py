@@ -175,8 +175,7 @@ def test_buckets_are_those_of_pytorch(model, cap_mib):
 
 def test_defaults_are_those_of_pytorch():
     assert dist._DEFAULT_FIRST_BUCKET_BYTES == buckets._FIRST_BYTES
-    documented = torch.nn.parallel.DistributedDataParallel.__doc__
-    assert f"{buckets.DEFAULT_CAP_MIB} MiB" in documented
+    assert f"{buckets.DEFAULT_CAP_MIB} MiB" in torch.nn.parallel.DistributedDataParallel.__doc__
     caption = buckets.explore().caption
     assert "buckets of 25 MiB (the first 1 MiB)" in caption() and "(the first" not in caption(cap_mib=10)
 
@@ -191,8 +190,7 @@ def test_every_gradient_is_in_one_bucket_and_no_all_reduce_starts_before_its_buc
             for bucket in found:
                 assert bucket.start_s == max(free, bucket.ready_s)
                 link = {"ranks": s.ranks, "gbps": s.gbps, "latency_us": setting["latency_us"]}
-                time_s = ring.ring(nbytes=bucket.nbytes, **link).ring_s
-                assert bucket.end_s - bucket.start_s == pytest.approx(time_s)
+                assert bucket.end_s - bucket.start_s == pytest.approx(ring.ring(nbytes=bucket.nbytes, **link).ring_s)
                 free = bucket.end_s
         assert s.overlapped[-1].ready_s == pytest.approx(s.backward_s)
         assert s.exposed_s >= 0 and s.overlapped_s <= s.apart_s

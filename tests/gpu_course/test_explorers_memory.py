@@ -88,8 +88,7 @@ def test_the_formula_holds_in_every_setting():
         assert fit.peak_bytes == max(moment.total_bytes for moment in fit.moments)
         assert sum(size for _, size in fit.peak.parts()) == fit.peak_bytes
         assert all(gpu.room_bytes >= fit.peak_bytes for gpu in fit.fitting())
-        larger = will_it_fit._of_model(**setting | {"batch": 2 * setting["batch"]})
-        assert larger.peak_bytes >= fit.peak_bytes
+        assert will_it_fit._of_model(**setting | {"batch": 2 * setting["batch"]}).peak_bytes >= fit.peak_bytes
 
 
 def test_sharding_divides_what_its_stage_says():
@@ -97,8 +96,7 @@ def test_sharding_divides_what_its_stage_says():
     assert [parts[0].optimizer_bytes / p.optimizer_bytes for p in parts] == pytest.approx([1, 4, 4, 4], rel=1e-3)
     assert [parts[0].gradients_bytes / p.gradients_bytes for p in parts] == pytest.approx([1, 1, 4, 4], rel=1e-3)
     assert [parts[0].parameters_bytes / p.parameters_bytes for p in parts] == pytest.approx([1, 1, 1, 4], rel=1e-3)
-    alone = will_it_fit.will_it_fit(**SMALL, gpus=1, stage=3)
-    assert alone.moments == will_it_fit.will_it_fit(**SMALL).moments
+    assert will_it_fit.will_it_fit(**SMALL, gpus=1, stage=3).moments == will_it_fit.will_it_fit(**SMALL).moments
 
 
 def test_states_have_the_bytes_that_the_formats_and_optimizers_say():
@@ -107,8 +105,7 @@ def test_states_have_the_bytes_that_the_formats_and_optimizers_say():
         ("fp32", "AdamW", 8), ("fp32", "SGD", 0), ("fp32", "SGD, momentum", 4), ("fp32", "AdamW, 8-bit", 2),
         ("bf16, fp32 master", "AdamW", 12), ("bf16 autocast", "AdamW", 8),
     ):  # fmt: skip
-        fit = will_it_fit.will_it_fit(**SMALL, fmt=fmt, optimizer=optimizer)
-        assert fit.peak.optimizer_bytes == size * count
+        assert will_it_fit.will_it_fit(**SMALL, fmt=fmt, optimizer=optimizer).peak.optimizer_bytes == size * count
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,7 @@ def stages(ranks, **changed):
 def test_a_rank_holds_the_bytes_of_the_paper(ranks):
     """Rajbhandari et al. 2020, figure 1: 16, 4 + 12 / n, 2 + 14 / n and 16 / n bytes a parameter."""
     held = [(one.total_bytes - one.parts["gathered"]) / BILLIONS for one in stages(ranks)]
-    alike = min(ranks, 8)
-    assert held == pytest.approx([16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks, 16 / alike])
+    assert held == pytest.approx([16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks, 16 / min(ranks, 8)])
     for at, one in enumerate(stages(ranks, activations_gib=2.0)):
         assert one.total_bytes - stages(ranks)[at].total_bytes == pytest.approx(2 * 2**30)
         assert one.parts["gathered"] == (0 if at < 3 else 2 * 2 * BILLIONS / sharding.BLOCKS)

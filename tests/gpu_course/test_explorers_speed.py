@@ -72,8 +72,7 @@ def test_a_format_without_a_stated_rate_says_so_and_a_simulated_roof_is_drawn_as
     p = roofline.roofline(machine="T4", fmt="bf16", layer="linear", size=64, rows=1)
     assert p.time_s is None and "no stated rate for bf16" in roofline.describe(p)
     assert roofline.roofline(machine="T4", fmt="bf16", layer="softmax", size=64, rows=1).time_s  # needs float32 alone
-    spec = gpus.get("T4")
-    roof = timing.Roofline(spec.bandwidth_gbps, {"fp32": 8.1}, "simulated", "sim:0")
+    roof = timing.Roofline(gpus.get("T4").bandwidth_gbps, {"fp32": 8.1}, "simulated", "sim:0")
     p = roofline.roofline(machine="this machine", fmt="fp32", layer="linear", size=64, rows=8, live=roof)
     curves = {line.get_label(): line for line in roofline.draw(p).axes[0].lines}
     assert curves["this machine fp32, simulated"].get_linestyle() == "-." and "simulated" in roofline.describe(p)

@@ -25,8 +25,7 @@ def test_bubbles_and_activations_are_those_of_the_formulas(p, m):
             assert found.bubble == pytest.approx((p - 1) / (each * m + p - 1)) and found.stages == each * p
         split = Schedule(one_f_one_b(p, m, split=True))
         assert split.bubble == pytest.approx((p - 1) / (3 * m + p - 1)) and split.held == [p] * p
-        both = Schedule(one_f_one_b(p, m, 2, split=True), 1 / 2, 1)
-        assert both.bubble <= split.bubble
+        assert Schedule(one_f_one_b(p, m, 2, split=True), 1 / 2, 1).bubble <= split.bubble
 
 
 def test_actions_begin_when_what_they_need_is_there():

@@ -382,8 +382,7 @@ def test_the_map_has_the_exercises_of_the_registry_without_importing_them():
 
 
 def test_the_command_reads_standard_input_with_the_real_registry():
-    text = "\n".join(lines_of_a_class())
-    done = children.run("-m", "gpu_course.progress", cwd=ROOT, given=text)
+    done = children.run("-m", "gpu_course.progress", cwd=ROOT, given="\n".join(lines_of_a_class()))
     assert done.returncode == 0 and done.stderr == ""
     assert "line 6 seems to be of Ada" in done.stdout and done.stdout.splitlines()[2].startswith("Ada        1, 8  1")
 

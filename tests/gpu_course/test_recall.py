@@ -78,8 +78,7 @@ def test_the_same_call_asks_the_same_until_all_is_answered_and_then_has_other_nu
     assert recall.ask("04") is first
     for number in (1, 2, 3):
         assert answer(first, number, item_of("04", [], number - 1)).startswith("Right: ")
-    second = recall.ask("04")
-    assert {one.text for one in second.questions} & {one.text for one in first.questions} == set()
+    assert {one.text for one in recall.ask("04").questions} & {one.text for one in first.questions} == set()
     assert recall.plan("04", turn=1) != recall.plan("04")
 
 
@@ -97,8 +96,7 @@ def test_a_wrong_answer_gets_a_sentence_and_the_cell_to_read_again(sim):
 )
 def test_damaged_and_older_states_are_read_as_far_as_they_can_be(kept, sim, path):
     path.with_name("progress.recall.json").write_text(json.dumps(kept), encoding="utf-8")
-    paper = recall.ask("05")
-    assert paper.answer(1, "?").startswith("The answer is")
+    assert recall.ask("05").answer(1, "?").startswith("The answer is")
     assert recall._state(solved.kept("recall"))["missed"][-1] == recall.plan("05")[0]
 
 

@@ -126,8 +126,7 @@ def test_arguments_are_looked_at():
 
     def said(*args, grid=1, block=64, **options):
         args = [arg.clone() if isinstance(arg, torch.Tensor) else arg for arg in args]
-        fault = add.check(grid, block, args, **options).fault
-        return str(fault)
+        return str(add.check(grid, block, args, **options).fault)
 
     assert said(x, x, x, 64) == "None"
     assert "takes 4 arguments, not 3" in said(x, x, x)

@@ -15,8 +15,7 @@ PROGRAM = tomllib.loads(Path(__file__).with_name("nvrtc.toml").read_text(encodin
 
 def test_what_nvrtc_lacks_stands_before_the_text_and_on_no_line():
     source = "#include <cstdint>\n#include <cuda_fp16.h>\n__global__ void k(float* x) {}\n"
-    text = gpu.for_nvrtc(source)
-    before, _, behind = text.partition("#line 1\n")
+    before, _, behind = gpu.for_nvrtc(source).partition("#line 1\n")
     assert "INFINITY" in before and "int32_t" in before
     assert behind == source.replace("#include <cstdint>", " ")
 

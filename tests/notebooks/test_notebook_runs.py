@@ -154,15 +154,13 @@ for category in (DeprecationWarning, FutureWarning):
         continue
     raise AssertionError(category)"""
     count = "try:\n    count += 1\nexcept NameError:\n    count = 1"
-    path = write(tmp_path / "00_a.ipynb", count, "assert count == 2", strict)
-    notebooks.run(notebooks.twice(notebooks.read(path)))
+    notebooks.run(notebooks.twice(notebooks.read(write(tmp_path / "00_a.ipynb", count, "assert count == 2", strict))))
 
 
 @pytest.mark.usefixtures("forked")
 def test_what_a_lesson_writes_beside_itself_stays_in_a_folder_of_its_own(tmp_path):
     write_one = "from pathlib import Path\nassert not list(Path().iterdir())\nPath('mine.py').write_text('1')"
-    show = "print(Path('mine.py').resolve())"
-    path = write(tmp_path / "00_a.ipynb", write_one, show)
+    path = write(tmp_path / "00_a.ipynb", write_one, "print(Path('mine.py').resolve())")
     written = [Path(notebooks.run(notebooks.read(path)).cells[1].outputs[0].text.strip()) for _ in range(2)]
     assert list(tmp_path.iterdir()) == [path] and written[0] != written[1]
     assert not any(one.is_relative_to(notebooks.ROOT) or one.parent.exists() for one in written)

@@ -11,8 +11,7 @@ LESSONS = [pytest.param(path, id=notebooks.number(path)) for path in notebooks.l
 
 @pytest.mark.parametrize("path", LESSONS)
 def test_the_code_of_a_lesson_can_be_read(path):
-    notebook = notebooks.read(path)
-    assert [line for rule in plain.RULES for line in rule(notebook)] == []
+    assert [line for rule in plain.RULES for line in rule(notebooks.read(path))] == []
 
 
 @pytest.mark.parametrize("path", LESSONS)
