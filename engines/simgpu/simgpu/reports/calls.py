@@ -45,8 +45,7 @@ class Pass:
     kept: nn.Module | None  # a trained one, that is judged yet where the program has ended
     lines: list[str]  # of the program that were running, the innermost first
     training: bool  # the mode of the model
-    random: bool | None  # whether layers that tell the modes apart were in training mode; None: no such layers,
-    # or gradients are on and no result has one, so that its use is not seen
+    random: bool | None  # whether layers that tell the modes apart train; None: there are none, or its use is not seen
     recorded: bool  # with gradients
     samples: int
     batch: int  # the samples, but 0 for what may be one picture that is trained

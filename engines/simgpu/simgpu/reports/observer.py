@@ -230,6 +230,17 @@ def caller(besides: str = "simgpu.") -> FrameType | None:
     return frame
 
 
+def is_dropped() -> bool:
+    """Return whether the next instruction of the reader's code, which has called what runs, drops the result."""
+    frame = caller()
+    if frame is None or not places.is_readers(frame.f_code.co_filename, frame.f_code.co_name):
+        return False
+    code, at = frame.f_code.co_code, frame.f_lasti + 2
+    while opcode.opname[code[at]] == "CACHE":
+        at += 2
+    return opcode.opname[code[at]] == "POP_TOP"
+
+
 # ---- what is patched --------------------------------------------------------------------------------------------
 def _hooks() -> Iterable[tuple[Any, str, Look | None, Look | None]]:
     """Yield what is patched, and how its arguments become an event before it runs, or after."""
@@ -347,14 +358,7 @@ def _cut(tensor: torch.Tensor) -> Event | None:
 
 
 def _dropped(tensor: torch.Tensor, *_: Any, **__: Any) -> Event | None:
-    """Return an event if the next instruction of the reader's code, which calls a function, drops its result."""
-    frame = caller() if tensor.is_leaf else None
-    if frame is None or not places.is_readers(frame.f_code.co_filename, frame.f_code.co_name):
-        return None
-    code, at = frame.f_code.co_code, frame.f_lasti + 2
-    while opcode.opname[code[at]] == "CACHE":
-        at += 2
-    return events.Dropped(tensor) if opcode.opname[code[at]] == "POP_TOP" else None
+    return events.Dropped(tensor) if tensor.is_leaf and is_dropped() else None
 
 
 def _difference(first: Any, second: Any, is_loss: bool = False) -> Event | None:

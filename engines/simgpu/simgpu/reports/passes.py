@@ -77,13 +77,14 @@ class Passes:
     ) -> Pass:
         modes, fed = [*self._modes(model, parts), *dropped], any(one.requires_grad for one in given)
         recorded = any(one.requires_grad for one in results)
+        uses = not (torch.is_grad_enabled() or observer.is_dropped())  # the result, in a way that is no training
         samples = _samples(given, results)
         batch = 0 if given and given[0].is_leaf and given[0].requires_grad else samples
         trained = self._program.optimized and self._program.trains(model)
         alone = batch == 1 and not self._reads.lines and not fed
         return Pass(
             weakref.ref(model), model if trained else None, places.stack(), model.training,
-            random=any(modes) if modes and (recorded or not torch.is_grad_enabled()) else None,
+            random=any(modes) if modes and (recorded or uses) else None,
             recorded=recorded,
             samples=samples,
             batch=batch,

@@ -91,6 +91,10 @@ class Rule:
             return steps >= max(1, self.program.step / SELDOM)
         return steps > (self.often == "twice")
 
+    def habits(self) -> list[str]:
+        """Return the lines that are habits by now, in the order of the run."""
+        return [line for (code, line), at in self.program.notes.items() if code == self.code and self.is_habit(len(at))]
+
     def said(self, line: str, outcome: Outcome) -> str:
         """Return what is said of a line that is a habit, "" where it is not worth a remark."""
         text = self.texts.get(line) or (self.program.hand_steps and self.by_hand) or self.text

@@ -68,9 +68,8 @@ class GradientsThrownAway(Rule, about="result", often="each step"):
 
     def begin(self) -> None:
         self._backward = self._clearing = ""  # the lines that made gradients which nothing has used, and cleared them
-        self._sample = Then.of(None)  # one of their weights
+        self._sample = self._others = Then.of(None)  # one of their weights, and what was made in its gradient's place
         self._again = False  # whether a backward pass in the same line makes new ones, of unchanged weights
-        self._others = lambda: None  # a weak reference: what it has made in the place of that of the sample
 
     def on_clear(self, event: events.Clear) -> None:
         if self.program.backward_line:
@@ -82,13 +81,13 @@ class GradientsThrownAway(Rule, about="result", often="each step"):
 
     def on_backward_end(self, event: events.BackwardEnd) -> None:
         sample = self._sample.tensor() if self._again else None
-        self._others = Then.of(None if sample is None else sample.grad).tensor
+        self._others = Then.of(None if sample is None else sample.grad)
 
     def on_update(self, event: events.Update) -> None:
         """Note gradients in whose place the optimizer uses others alone, not what the program has made of both."""
         sample = self._sample.tensor()
         made = None if sample is None else sample.grad
-        if self._again and not event.closure and made is not None and made is self._others():
+        if self._again and not event.closure and made is not None and made is self._others.tensor():
             self.note(self._clearing)
 
     def on_updated(self, event: events.Updated) -> None:

@@ -29,8 +29,7 @@ class DoublePrecision(Rule, about="time", often="each step"):
 
     def late_lines(self, outcome: Outcome) -> Iterable[str]:
         """Return lines whose kernels take long, where no model is named."""
-        noted = any(code == self.code and self.is_habit(len(at)) for (code, _), at in self.program.notes.items())
-        return () if noted or self._is_chosen else outcome.doubles
+        return () if self.habits() or self._is_chosen else outcome.doubles
 
 
 class OddRows(Rule, about="time", often="each step"):

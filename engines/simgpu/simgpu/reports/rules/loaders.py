@@ -188,13 +188,8 @@ class SmallBatch(Rule, about="time", often="each step"):
         return super().is_habit(steps) or self.program.step == steps > 1  # what two steps show is no chance
 
     def said(self, line: str, outcome: Outcome) -> str:
-        is_worth = outcome.launching >= _WORTH and outcome.room and line == self._first()
+        is_worth = outcome.launching >= _WORTH and outcome.room and line == self.habits()[0]
         return self.text.format(launching=f"{outcome.launching:.0%}") if is_worth else ""
-
-    def _first(self) -> str:
-        """Return the line that is named for all: the first one that is a habit."""
-        noted = self.program.notes.items()
-        return next(line for (code, line), at in noted if code == self.code and self.is_habit(len(at)))
 
     def _has_all(self, call: Pass) -> bool:
         """Return whether a call had all the data that there are: what a step before had, or a loader's only batch."""
