@@ -219,7 +219,7 @@ class Training:
             ("A" in order and steps > 1 == text.count("Z"), "clears the gradients once, not for each batch", _ADDS),
             ("A" in order, "does not clear the gradients before each backward pass", _ADDS),
             (len(passes) != steps, f"runs the model {len(passes)} time(s), not {steps}",
-             "the loss, and what else is asked for, comes from the logits that were trained on, not from a second pass"),
+             "the loss, and what else is asked for, comes from the logits that were trained on: no second pass"),
         ):  # fmt: skip
             case.fail_if(when, name, why)
 
