@@ -57,13 +57,16 @@ class Part:
     cause: str = ""
 
 
-def rows(parts: Iterable[Part], steps: int = 1) -> list[Row]:
-    """Return a row for each line, as means over `steps`; the longest first. The cause is that with most seconds."""
-    groups: dict[str, list[Part]] = defaultdict(list)
+def rows(parts: Iterable[Part], steps: int = 1, apart: bool = False) -> list[Row]:
+    """Return a row for each line, as means over `steps`; the longest first. The cause is that with most seconds.
+
+    `apart`: each cause has a row of its own.
+    """
+    groups: dict[tuple[str, str], list[Part]] = defaultdict(list)
     for part in parts:
-        groups[part.line].append(part)
+        groups[part.line, part.cause * apart].append(part)
     result = []
-    for line, group in groups.items():
+    for (line, _), group in groups.items():
         seconds, nbytes = sum(part.seconds for part in group), sum(part.bytes for part in group)
         causes: dict[str, float] = defaultdict(float)
         for part in group:

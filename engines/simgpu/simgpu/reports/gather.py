@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -52,8 +52,8 @@ def gather(session: Recording) -> Report:
     for one in at_peak:
         owners["others" if one.is_data else one.owner] += one.nbytes
     recorded = [event for event in log.events if not (run.steps > 1 and _begins_a_loader(event))]
-    usual, odd, once_at = _usual(recorded)
-    events, first, last = _window(usual, 1 + session.program.several)
+    usual, odd, once_at, turns = _usual(recorded, session.program.step_lines.values())
+    events, first, last = _window(usual, turns or 1 + session.program.several)
     gpus, machine = len(world.memory.gpus), replace(session.machine, link=world.clock.machine.link)
     timeline = Timeline.of(play(events, machine, gpus), first, last)
     row = max(timeline.rows, key=lambda name: (timeline.busy_ms(name), name == timeline.rows[0]))
@@ -144,17 +144,19 @@ def _begins_a_loader(event: Event) -> TypeGuard[Work]:
     return isinstance(event, Work) and event.name == FIRST_BATCH
 
 
-def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
+def _usual(events: list[Event], updates: Collection[int] = ()) -> tuple[list[Event], int, str, int]:
     """Return the events without those of odd steps, how many these were, and the line with most of what is odd.
 
     Such a step has many more events, as one that also makes a sample of a language model, letter by letter; or it is
     the only one with some lines, which train nothing, as with a validation after the first step; or at most half of
-    the steps have what another optimizer does, as that of a generator after five steps of its critic. The first stays.
+    the steps have what another optimizer does, in no turns that `updates`, how many steps each line makes, bear out.
+    The first stays. Of such turns, as of a generator after three steps of its critic, whole ones stay at the end; the
+    last value is the number of the step with which they begin, 0 where there are none.
     """
     ends = [index + 1 for index, event in enumerate(events) if isinstance(event, Step)]
     steps = [events[begin:end] for begin, end in pairwise([0, *ends])]
     if len(steps) < TELLING:
-        return events, 0, ""
+        return events, 0, "", 0
     usual = median(len(step) for step in steps)
     lines = [Counter(getattr(event, "line", "") for event in step) for step in steps]
     training = {event.line for event in events if isinstance(event, Queued) and event.phase in _TRAINING}
@@ -164,15 +166,32 @@ def _usual(events: list[Event]) -> tuple[list[Event], int, str]:
     turns = [{one.line for one in step if isinstance(one, Queued) and one.phase == OPTIMIZER} for step in steps]
     times = Counter(line for found in turns[1:] for line in found)  # of lines that change weights
     others = {line for line, n in times.items() if 2 * n < len(steps) <= max(times.values()) + 1}
-    for number, found in enumerate(turns):
-        if found & others:
-            seldom[number], alone[number] = True, Counter(dict.fromkeys(found & others, len(steps[number])))
-    odd = [number for number in range(1, len(steps)) if len(steps[number]) > _ODD * usual or seldom[number]]
+    having = [number for number, found in enumerate(turns) if found & others]
+    more = [seldom[number] or len(step) > _ODD * usual for number, step in enumerate(steps)]
+    whole = _turns(having, len(steps), updates)
+    if whole and not any(more[-whole:]):
+        first = min(2, len(steps) - whole)
+        return [event for step in (*steps[:first], *steps[-whole:]) for event in step], 0, "", first
+    for number in having:
+        seldom[number], alone[number] = True, Counter(dict.fromkeys(turns[number] & others, len(steps[number])))
+    odd = [number for number in range(1, len(steps)) if more[number] or seldom[number]]
     most = sum((alone[number] if seldom[number] else lines[number] for number in odd), Counter()).most_common(1)
     kept = [step for number, step in enumerate(steps) if number not in odd]
     while len(kept) > 2 and sum(map(len, kept[1:])) > EVENTS:
         kept.pop()
-    return [event for step in kept for event in step], len(odd), most[0][0] if most else ""
+    return [event for step in kept for event in step], len(odd), most[0][0] if most else "", 0
+
+
+def _turns(having: list[int], steps: int, updates: Collection[int]) -> int:
+    """Return how many steps at the end are whole turns, if those `having` what another optimizer does come in turns.
+
+    The turns without its first step, in which it makes its state, are enough where there are any.
+    """
+    lengths = {later - former for former, later in pairwise(having)} or {having[0]} if having else set()
+    length = lengths.pop() if len(lengths) == 1 else 0
+    if length < 2 or length >= steps or not any(abs(n * length - max(updates)) <= length for n in updates):
+        return 0
+    return max((steps - 1 - having[0]) // length, 1) * length
 
 
 def _once(session: Recording, recorded: list[Event], line: str, odd: int, step_s: float, machine: Machine) -> list[Row]:
@@ -354,26 +373,27 @@ def _launching(gaps: list[Gap], timeline: Timeline) -> float:
 def _waits(gaps: list[Gap], timeline: Timeline, steps: int) -> list[Row]:
     """Return the lines that keep the GPU waiting, but for launches; the count is that of the host's waits there.
 
-    Loading has a row of its own, and so has the first batch of a loader.
+    Loading has a row of its own, and so have the first batch of a loader, and copies to the host.
     """
     late = [gap for gap in gaps if not _is_launching(gap)]
     busy = [record for record in timeline.records if record.kind in ("wait", "work")]
     lines: list[Row] = []
-    for kind in ("", LOADING, FIRST_BATCH):
-        times = Counter(str(Line.of(record.line)) for record in busy if _loads(record.name) == kind)
-        parts = (Part(gap.line, gap.duration_ns / 1e9, 0, _cause(gap)) for gap in late if _loads(gap.cause) == kind)
+    for kind in ("", "D2H", LOADING, FIRST_BATCH):
+        times = Counter(str(Line.of(record.line)) for record in busy if _kind(record.name) == kind)
+        parts = (Part(gap.line, gap.duration_ns / 1e9, 0, _cause(gap)) for gap in late if _kind(gap.cause) == kind)
         for row in rows(parts, steps):
             lines.append(replace(row, count=times.get(str(Line(*row.parts)), row.count * steps) / steps))
     return sorted(lines, key=lambda row: (-row.seconds, -row.bytes, -row.count))
 
 
-def _loads(cause: str) -> str:
-    return cause if cause in (LOADING, FIRST_BATCH) else ""
+def _kind(cause: str) -> str:
+    return cause if cause in (LOADING, FIRST_BATCH) else "D2H" * ("D2H" in cause)
 
 
 def _wait_count(waits: list[Row]) -> float:
-    """Return how often in a step the lines of these rows wait; of two rows of a line one counts."""
-    return sum({(row.parts, bool(_loads(row.cause))): row.count for row in waits}.values())
+    """Return how often in a step the lines of these rows wait; of two rows of a line and kind one counts."""
+    kinds = {(row.parts, row.cause in (LOADING, FIRST_BATCH), "to the host" in row.cause): row.count for row in waits}
+    return sum(kinds.values())
 
 
 def _cause(gap: Gap) -> str:
@@ -386,7 +406,7 @@ def _cause(gap: Gap) -> str:
 
 def _copies(timeline: Timeline, steps: int) -> list[Row]:
     copies = timeline.select("copy")
-    return rows((Part(r.line, r.duration_ns / 1e9, r.nbytes, _DIRECTIONS[r.direction]) for r in copies), steps)
+    return rows((Part(r.line, r.duration_ns / 1e9, r.nbytes, _DIRECTIONS[r.direction]) for r in copies), steps, True)
 
 
 def _launches(timeline: Timeline, steps: int) -> list[Row]:

@@ -46,6 +46,7 @@ class Program:
         self.trained = WeakIdKeyDictionary()  # parameters that an optimizer changes, or the program itself
         self.training_lines: set[str] = set()  # that have called models whose results backward passes came through
         self.updates: weakref.WeakKeyDictionary[Optimizer, int] = weakref.WeakKeyDictionary()  # by optimizer
+        self.step_lines: Counter[str] = Counter()  # lines of optimizers' steps
         self.waiting: weakref.WeakKeyDictionary[Optimizer, list[weakref.ref[nn.Parameter]]] = (
             weakref.WeakKeyDictionary()
         )  # parameters that have got no gradient yet, by their optimizer
@@ -158,6 +159,7 @@ class Program:
         self._train(event.parameters)
 
     def on_update(self, event: events.Update) -> None:
+        self.step_lines[places.place()] += 1
         self.closure, self.optimized, self.groups = event.closure, True, self.groups or 1  # or a thread has built it
         self.stepping, self.searches = True, False
         waiting = self.waiting.get(event.optimizer)

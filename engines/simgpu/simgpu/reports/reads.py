@@ -4,6 +4,7 @@ import sys
 
 import torch
 
+from simgpu.clock.lines import Line
 from simgpu.ground import nodes, places
 from simgpu.reports import events
 from simgpu.reports.program import Program
@@ -19,16 +20,22 @@ class Reads:
         self._program = program
         self.must: set[str] = set()  # lines whose steps need values: of a scaler, or with a closure, or as said above
         # why PyTorch itself reads or copies something, by line: "check" for the arguments of a distribution, "size" for
-        # what an operator needs, such as how many values a mask picks, "layer" where a layer calls it, "index" for
-        # indices that are on the CPU, "backward" for gradients of what the forward pass has copied; "library …"
+        # what an operator needs, such as how many values a mask picks, "value" where the line reads one as well, "mask
+        # …" where it is the gradient of such lines, "layer" where a layer calls it, "index" for indices that are on the
+        # CPU, "backward" for gradients of what the forward pass has copied; "library …"
         self.asking: dict[str, str] = {}
         self.lines: set[str] = set()  # that have read a value since the model's last call
         self._answers: set[str] = set()  # lines that have copied something to a GPU since then
         self._deciding: set[str] = set()
+        self._sized = False  # whether the read that comes is that of a size
+        self._masks: dict[str, None] = {}  # lines of the forward pass that have asked for a size in this step
 
     def on_read(self, event: events.Read) -> None:
         self.lines.add(places.place())
-        if event.asker.startswith("torch.distributions"):
+        sized, self._sized = self._sized, False
+        if not sized and self.asking.get(places.place()) == "size":
+            self.asking[places.place()] = "value"
+        elif event.asker.startswith("torch.distributions"):
             self.asking[places.place()] = "check"
         elif nodes.phase() == "backward":
             self.asking.setdefault(places.place(), "anomaly" if torch.is_anomaly_enabled() else "backward")
@@ -36,6 +43,11 @@ class Reads:
             self.asking.setdefault(places.place(), f"library {package}")
 
     def on_asked(self, event: events.Asked) -> None:
+        self._sized = event.why == "size"
+        if self._sized and nodes.phase() != "backward":
+            self._masks[places.place()] = None
+        elif self._sized:
+            self.asking.setdefault(places.place(), f"mask {' and '.join(Line.of(line).where for line in self._masks)}")
         self.asking.setdefault(places.place(), "layer" if event.asker.startswith("torch.nn.modules.") else event.why)
 
     def on_copied(self, event: events.Copied) -> None:
@@ -65,6 +77,7 @@ class Reads:
 
     def on_step_end(self, event: events.StepEnd) -> None:
         self._deciding.clear()
+        self._masks.clear()
 
     def _forget(self) -> None:
         self.lines, self._answers = set(), set()

@@ -165,7 +165,7 @@ class Values:
         must be read, by a `GradScaler`, by an optimizer with a closure, or as it decides over the model's next input;
         what comes once, and of a run of one step, or none, also what comes twice. `waits` has them all.
         """
-        seconds = {row.parts: row.seconds for row in self.waits}
+        seconds = {row.parts: row.seconds for row in reversed(self.waits)}  # of two rows of a line the longer one
         habits = [replace(one, seconds=seconds.get(one.parts, 0.0)) for one in self.habits]
         named = {one.parts for one in habits}
         explained = {code for one in habits for code in RULES[one.code].explains}

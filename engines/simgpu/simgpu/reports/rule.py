@@ -4,8 +4,11 @@ Each rule is a class in a file of `rules`, whose name is the code of its remark.
 one rule, says what is seen, for the docs. It has what the remark is about, its words and its handlers of events.
 """
 
+import re
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from simgpu.clock.lines import Line, Row
@@ -18,6 +21,8 @@ LOOKED_AT = 4  # steps: what takes long is looked at in the first ones
 FEW_STEPS = 3  # from so many steps on, "in each step" is a habit
 SELDOM = 10  # steps, of which one may make a picture or a sample
 _CALL_ALONE = " The same line makes another call that is trained, which has to stay outside."
+_WAITS = Path(__file__).parent / "rules" / "waits.toml"
+_ADVICE: dict[str, dict[str, str]] = tomllib.loads(_WAITS.read_text(encoding="utf-8"))  # by code and wait
 _VIEWS = ("View", "ReshapeAlias", "UnsafeView", "Squeeze", "ToCopy", "Unsqueeze", "Expand", "Transpose")
 
 
@@ -113,13 +118,15 @@ class Rule:
 class WaitRule(Rule):
     """A rule on lines that keep the GPU waiting, which the timeline of the run names."""
 
-    @staticmethod
-    def advice(cause: str, asking: str) -> str:
+    @classmethod
+    def advice(cls, cause: str, asking: str) -> str:
         """Return what to do about a wait, "" where it is none of this rule's.
 
         `cause` is that of its row; `asking` says why PyTorch itself reads or copies there, "wait": the program does.
         """
-        raise NotImplementedError
+        wait = f"{cause} ({asking})"
+        text = next((text for pattern, text in _ADVICE[cls.code].items() if re.search(pattern, wait)), "")
+        return text.replace("{which}", asking.partition(" ")[2])
 
     @classmethod
     def is_worth(cls, row: Row, step_s: float, epoch_s: float) -> bool:

@@ -15,7 +15,7 @@ MOST_TIMED = 4  # trainings of which steps are recorded
 
 @dataclass(eq=False)
 class Training:
-    """Steps of one optimizer, or of several that were made for the same parameters: its name, and where it steps."""
+    """Steps of one optimizer, or of several of one class and line that were made for the same parameters."""
 
     name: str = ""
     line: str = ""
@@ -25,7 +25,7 @@ class Training:
     count: int = 0  # of these
 
     def is_of(self, parameters: list[torch.Tensor]) -> bool:
-        """Return whether an optimizer of these parameters goes on with this training; nobody has begun the first."""
+        """Return whether this training is one of these parameters; nobody has begun the first."""
         known = self.sample()
         return not self.count or (len(parameters) == self.count and any(one is known for one in parameters))
 
@@ -45,20 +45,23 @@ class Trainings:
         self._row, self._last = self._row + 1 if again else 1, weakref.ref(optimizer)
         if leader is not optimizer:
             parameters = [one for group in optimizer.param_groups for one in group["params"]]
-            often = 1 if self.now.is_of(parameters) else _IN_A_ROW
-            if leader is not None and (self._row < often or self._row_of_leader < _IN_A_ROW):
+            begun, goes_on = (type(optimizer).__name__, places.place()), self.now.is_of(parameters)
+            mine = (one for one in self.all if one.is_of(parameters) and (one.name, one.line) in (begun, ("", "")))
+            training = next(mine, None) or Training()
+            often, least = (1, _IN_A_ROW * (training not in self.all)) if goes_on else (_IN_A_ROW, _IN_A_ROW)
+            if leader is not None and (self._row < often or self._row_of_leader < least):
                 return False
-            self._begin(type(optimizer).__name__, parameters)
+            self._begin(training, *begun, parameters)
             self._leader, self.now.steps = self._last, self.now.steps + (self._row - 1) * (leader is not None)
         self._row_of_leader = self._row
         self.now.steps += 1
         return True
 
-    def _begin(self, name: str, parameters: list[torch.Tensor]) -> None:
-        """Go on with the training of these parameters, or begin it."""
-        self.now = next((one for one in self.all if one.is_of(parameters)), None) or Training()
-        if self.now not in self.all:
-            self.all.append(self.now)
-        if not self.now.count:
-            self.now.name, self.now.line, self.now.count = name, places.place(), len(parameters)
-            self.now.sample = weakref.ref(parameters[0])
+    def _begin(self, training: Training, name: str, line: str, parameters: list[torch.Tensor]) -> None:
+        """Go on with a training of these parameters, or begin it."""
+        self.now = training
+        if training not in self.all:
+            self.all.append(training)
+        if not training.count:
+            training.name, training.line, training.count = name, line, len(parameters)
+            training.sample = weakref.ref(parameters[0])

@@ -237,7 +237,8 @@ def copies_sentence(report: Values) -> str:
     events = [event for event in report.basis.events if isinstance(event, Copy) and event.direction == "H2D"]
     unpinned = {Line.of(event.line).parts for event in events if not event.pinned and event.nbytes > SMALL_BYTES}
     unpinned -= {suspect.parts for suspect in report.suspects}
-    lines = [row.where for row in report.copies if row.parts in unpinned and row.count >= 0.5]
+    copies = [row for row in report.copies if row.cause == "to the GPU"]
+    lines = [row.where for row in copies if row.parts in unpinned and row.count >= 0.5]
     if not lines or not report.steps or not report.pins:
         return ""
     saved_s = max(report.step_time - report.what_if(pinned=True).step_time, 0.0)
