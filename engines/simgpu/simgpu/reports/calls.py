@@ -55,6 +55,7 @@ class Pass:
     fed: bool  # whether a backward pass goes on through its input
     double: bool  # whether inputs or parameters are float64, but for numbers such as a time
     graph: "weakref.ref[Mark] | None" = None  # alive as long as its graph is
+    cut: str = ""  # the line that has cut its result off from its graph
     before: "Pass | None" = None  # one that had the same tensors
     used: bool = False
     inside: bool = False  # whether it came between another call and the backward pass through that

@@ -108,6 +108,12 @@ class Passes:
         """
         return [one.training and (model.training or one in self._set_to_train) for one in alive(parts.random)]
 
+    def on_cut(self, event: events.Cut) -> None:
+        graph = graph_of(event.tensor)
+        mark = None if graph is None else graph.metadata.get(__name__)
+        for call in [one for one in self._program.passes if mark is not None and one.graph and one.graph() is mark]:
+            call.cut = places.place()
+
     def on_clear(self, event: events.Clear) -> None:
         """Gradients that are cleared before a step train nothing, such as those of an attack on the inputs."""
         known = set(map(id, event.parameters))

@@ -94,7 +94,8 @@ class LoaderBuiltAnew(Rule, about="time"):
         self._loaders[line] = [weakref.ref(one) for one in data], self.program.groups
 
     def on_loader_begun(self, event: events.LoaderBegun) -> None:
-        self._used.add(self.program.built.get(event.loader, ""))
+        if torch.is_grad_enabled() or event.loader.num_workers:  # that of an evaluation costs next to nothing
+            self._used.add(self.program.built.get(event.loader, ""))
 
 
 class LoaderNotShuffled(Rule, about="result"):

@@ -8,7 +8,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau, SequentialLR
+from torch.utils.weak import WeakIdKeyDictionary
 
+from simgpu.clock.lines import Line
 from simgpu.ground import places
 from simgpu.ground.storages import memory_of
 from simgpu.reports import events
@@ -111,21 +113,37 @@ class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
                 yield line
 
 
-class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=("gradients-not-used", "not-detached")):
+_EXPLAINED = ("gradients-not-used", "not-detached", "forward-not-used")
+
+
+class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=_EXPLAINED):
     """An optimizer's parameters get no gradient: they are cut off, or those of another model than is trained."""
 
     text = (
         "Parameters of this optimizer get no gradient: a `detach()` keeps the loss from them, or the model that is "
         "trained, or a part of it, is not the one that it was made for. Then make the optimizer last, from that model."
     )
+    off = (
+        "This cuts a result off from the loss, so the parameters of the optimizer that makes its step at {step} get no "
+        "gradient. Leave out the `detach()` where these are to learn."
+    )
     cure = "no `detach()` before the loss; make the optimizer last"
+
+    def begin(self) -> None:
+        self._cuts = WeakIdKeyDictionary()  # by a parameter of a model: the line that has cut off its last result
+
+    def on_judged(self, event: events.Judged) -> None:
+        sample = event.call.given[-1].tensor()
+        if sample is not None and event.call.recorded:
+            self._cuts[sample] = event.call.cut
 
     def on_update(self, event: events.Update) -> None:
         program = self.program
         if program.clear_line and not any(is_set(one.grad) for one in event.parameters):
             return  # they were cleared
         if program.backward_line and all(one.grad is None for one in event.parameters):
-            self.note()
+            line = next((self._cuts[one] for one in event.parameters if one in self._cuts), "")
+            self.note(line, self.off.format(step=Line.of(places.place()).where) if line else "")
         elif program.step < LOOKED_AT and any(one.requires_grad and one.grad is None for one in event.parameters):
             used = (call.model for call in program.passes if call.used)
             parameters = (one for model in used for one in alive(program.parts(model).parameters))

@@ -88,11 +88,12 @@ class SoftmaxOverTheBatch(Rule, about="result", often="each step"):
             self.note(line, self.heads.format(over=_at(node, "_saved_dim", len(shape))))
 
     def on_loss(self, event: events.Loss) -> None:
-        """Note what a loss gets that has one target for each row."""
+        """Note what a loss gets that has one target for each row, or for some that it picks."""
         node, rows = graph_of(event.scores), event.scores.shape[0] if event.scores.dim() == 2 else 0
-        while node is not None and node.name().startswith("Log") and not hasattr(node, "_saved_dim"):
+        while node is not None and node.name().startswith(("LogBackward", "Index")):
             node = node.next_functions[0][0]
-        if rows > 1 and getattr(node, "_saved_dim", None) == 0 and self._line and event.name != "kl_div":
+        is_softmax = node is not None and node.name().startswith(("LogSoftmax", "Softmax"))
+        if rows > 1 and is_softmax and _at(node, "_saved_dim", 2) == 0 and self._line and event.name != "kl_div":
             self.note(self._line)
         if event.name == "nll_loss" and event.scores.dim() > 1:
             self._compare(event.scores)
