@@ -51,17 +51,12 @@ class Trainings:
             often, least = (1, _IN_A_ROW * (training not in self.all)) if goes_on else (_IN_A_ROW, _IN_A_ROW)
             if leader is not None and (self._row < often or self._row_of_leader < least):
                 return False
-            self._begin(training, *begun, parameters)
-            self._leader, self.now.steps = self._last, self.now.steps + (self._row - 1) * (leader is not None)
+            self.now, self._leader = training, self._last
+            self.all = list(dict.fromkeys([*self.all, training]))
+            if not training.count:
+                (training.name, training.line), training.count = begun, len(parameters)
+                training.sample = weakref.ref(parameters[0])
+            training.steps += (self._row - 1) * (leader is not None)
         self._row_of_leader = self._row
         self.now.steps += 1
         return True
-
-    def _begin(self, training: Training, name: str, line: str, parameters: list[torch.Tensor]) -> None:
-        """Go on with a training of these parameters, or begin it."""
-        self.now = training
-        if training not in self.all:
-            self.all.append(training)
-        if not training.count:
-            training.name, training.line, training.count = name, line, len(parameters)
-            training.sample = weakref.ref(parameters[0])

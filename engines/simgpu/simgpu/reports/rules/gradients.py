@@ -164,13 +164,12 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
     """Gradients are computed of a model, or a part of one, that no optimizer trains."""
 
     _instead = "Call `requires_grad_(False)` of them once; if they are to learn, give them to the optimizer."
-    text = "The backward pass computes gradients of {whose}, and no optimizer uses them. " + _instead
+    text = f"The backward pass computes gradients of this model's weights, and no optimizer uses them. {_instead}"
     partly = "Gradients are computed of {numbers:,} of this model's {of:,} numbers, which no optimizer has. " + _instead
     cure = "`model.requires_grad_(False)`"
 
     def begin(self) -> None:
         self._untrained: list[Pass] = []  # of models that no optimizer trains
-        self._whose: dict[str, str] = {}  # in lines that call several models: words for that one
         self._parts: dict[str, tuple[Then, int, int]] = {}  # by line, of models trained in part: a parameter, and sizes
         self._left = WeakIdKeyDictionary()  # by a parameter of these: its gradient after the last backward pass
 
@@ -183,7 +182,7 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
         for call in self._untrained:
             if id(call.model) not in named and self._gets_gradients(call):
                 named.add(id(call.model))
-                self.note(call.line, self.text.format(whose=self._whose.pop(call.line, "this model's weights")))
+                self.note(call.line)
         for line, (then, numbers, of) in self._parts.items():
             sample = then.now()
             if sample is not None and sample not in self.program.trained:
@@ -201,8 +200,8 @@ class GradientsNotUsed(Rule, about="time", often="each step"):
             self._untrained.append(event.call)
             models = list(dict.fromkeys(one.model for one in self.program.passes if one.line == event.call.line))
             which = f"model {models.index(event.call.model) + 1} of the {len(models)} that this line calls"
-            if len(models) > 1:
-                self._whose[event.call.line] = f"the weights of {which}, a `{type(event.call.model).__name__}`"
+            whose = f"the weights of {which}, a `{type(event.call.model).__name__}`"
+            self.texts[event.call.line] = self.text.replace("this model's weights", whose) if len(models) > 1 else ""
             parameter = self._sample(event.call)
             if parameter is not None and parameter not in self._left:
                 self._left[parameter] = _Left(Then.of(parameter.grad), self.program.step)

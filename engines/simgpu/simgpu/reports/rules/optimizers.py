@@ -113,20 +113,16 @@ class OptimizerNeverSteps(Rule, about="result", explains=("not-detached",)):
                 yield line
 
 
-_EXPLAINED = ("gradients-not-used", "not-detached", "forward-not-used")
-
-
-class OptimizerOfOtherParameters(Rule, about="result", often="twice", explains=_EXPLAINED):
+class OptimizerOfOtherParameters(
+    Rule, about="result", often="twice", explains=("gradients-not-used", "not-detached", "forward-not-used")
+):
     """An optimizer's parameters get no gradient: they are cut off, or those of another model than is trained."""
 
     text = (
         "Parameters of this optimizer get no gradient: a `detach()` keeps the loss from them, or the model that is "
         "trained, or a part of it, is not the one that it was made for. Then make the optimizer last, from that model."
     )
-    off = (
-        "This cuts a result off from the loss, so the parameters of the optimizer that makes its step at {step} get no "
-        "gradient. Leave out the `detach()` where these are to learn."
-    )
+    off = "This cuts a result off from the loss: the optimizer at {step} gets no gradients. Leave out the `detach()`."
     cure = "no `detach()` before the loss; make the optimizer last"
 
     def begin(self) -> None:
