@@ -37,7 +37,7 @@ from simgpu.forecasts.recorder import Recorder
 from simgpu.ground import attention, device_kind, fused_cells, inductor, places, recurrent
 from simgpu.ground.autocast import register_rules
 from simgpu.ground.composite import without_modes
-from simgpu.ground.torch_internals import Args, Kwargs, Operator
+from simgpu.ground.torch_internals import TORCH, Args, Kwargs, Operator
 
 _MESHES = os.path.join(os.path.dirname(torch.distributed.__file__), "device_mesh.py")  # not there in some builds
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
@@ -210,6 +210,9 @@ def faking(device: torch.device | None, rank: fake_ranks.Rank) -> Generator[None
         stack.enter_context(mock.patch.object(fake_tensor, "CONSTANT_NUMEL_LIMIT", 1024))  # 1, for `linspace` of depths
         stack.enter_context(mock.patch.object(FakeTensor, "tolist", _listed(FakeTensor.tolist)))
         stack.enter_context(mock.patch.multiple(nn.init, **fillers))
+        if kind != "mps":  # elsewhere gradients are clipped as lists of tensors
+            types = [*TORCH.utils._foreach_utils._foreach_supported_types, FakeTensor]
+            stack.enter_context(mock.patch.object(TORCH.utils._foreach_utils, "_foreach_supported_types", types))
         if kind != "cuda":
             stack.enter_context(_autocast_on_the_cpu(as_on_a_gpu=kind != "cpu"))
         if kind == "sim":
