@@ -31,5 +31,6 @@ def cell(file: str) -> str:
     if not path.parent.name.startswith("ipykernel_") and not path.name.startswith(("ipython-input-", "<ipython-input")):
         return ""
     inputs, text = getattr(sys.modules.get("__main__"), "_ih", ()), "".join(linecache.getlines(file)).rstrip()
-    numbers = (number for number in range(len(inputs) - 1, 0, -1) if inputs[number].rstrip() == text)
-    return next((f"cell [{number}]" for number in numbers), "cell")  # not by IPython's names: Colab's have no number
+    magic = f", {text + chr(10)!r})"  # what ends the call of a magic such as `%%capture`, which runs what is below it
+    numbers = (n for n in range(len(inputs) - 1, 0, -1) if inputs[n].rstrip() == text or magic in inputs[n])
+    return next((f"cell [{n}]" for n in numbers), "cell")  # not by IPython's names: Colab's have no number
