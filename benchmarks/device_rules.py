@@ -26,6 +26,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.torch_version import TorchVersion
 
 TABLE = Path(__file__).parents[1] / "engines" / "simgpu" / "device_rules.toml"
 LIMIT_S = 60  # of a row in a process of its own
@@ -47,10 +48,11 @@ class Rule:
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
-    def is_of(self, version: str) -> bool:
-        """Return whether the row holds for a version of PyTorch; those that name the last one are all tried."""
-        first = re.fullmatch(r"(?:>= )?(\d+)\.(\d+)", self.versions)
-        return first is None or [int(one) for one in first.groups()] <= [int(one) for one in version.split(".")[:2]]
+    def is_of(self, version: TorchVersion) -> bool:
+        """Return whether the row holds for a version of PyTorch."""
+        named = re.fullmatch(r"(?:>= )?([\d.]+)?(?:(?: to |<= )([\d.]+))?", self.versions)
+        first, last = named.groups("") if named else ("", "")
+        return (not first or version >= first) and (not last or version < f"{last}.99")
 
     def is_kept(self, outcome: str, *, real: bool) -> bool:
         """Return whether `outcome`, which `tried` returned, is what the row expects."""

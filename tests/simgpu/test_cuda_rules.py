@@ -176,16 +176,14 @@ def test_torchscript_takes_what_the_face_has_replaced():
     torch.manual_seed(0)
     block, x = Block(), torch.randn(2, 3, 8)
     expected = block(x)
-    found = torch.jit.script(block.cuda())(x.cuda())
-    torch.testing.assert_close(found.cpu(), expected)
+    torch.testing.assert_close(torch.jit.script(block.cuda())(x.cuda()).cpu(), expected)
 
 
 @pytest.mark.skipif(not hasattr(torch.compiler, "set_default_backend"), reason="not in PyTorch 2.11")
 def test_eager_may_be_the_default_backend():
     torch.compiler.set_default_backend("eager")
     try:
-        doubled = torch.compile(lambda x: 2 * x)
-        assert doubled(torch.ones(2, device="cuda")).tolist() == [2, 2]
+        assert torch.compile(lambda x: 2 * x)(torch.ones(2, device="cuda")).tolist() == [2, 2]
     finally:
         torch.compiler.set_default_backend("inductor")
 

@@ -26,8 +26,7 @@ STATED += ("l2_mib", "l2_gbps", "total_gib", "nvlink_gbps", "best_bf16_tflops", 
 
 def unsourced(gpu):
     """Return the fields of `gpu` that state something but have no source, and sources of fields that state nothing."""
-    stated = {name for name in STATED if getattr(gpu, name) not in (None, {})}
-    return stated ^ set(gpu.sources)
+    return {name for name in STATED if getattr(gpu, name) not in (None, {})} ^ set(gpu.sources)
 
 
 def test_the_table_has_the_gpus_that_the_lessons_name():

@@ -152,7 +152,6 @@ def test_what_if_another_gpu_is_what_a_forecast_says_of_it(ahead):
     assert ahead.on("T4").what_if(gpu="H100 SXM").step_time == ahead.on("H100 SXM").total_s
     doubled = simgpu.forecast(make_model, lambda: [x.repeat(2, *[1] * (x.dim() - 1)) for x in make_batch()], step=step,
                               make_optimizer=torch.optim.AdamW)  # fmt: skip
-    expected = ahead.on("T4").what_if(batch=2)
-    assert expected.peak == pytest.approx(doubled.memory.peak_bytes, rel=0.02)
+    assert ahead.on("T4").what_if(batch=2).peak == pytest.approx(doubled.memory.peak_bytes, rel=0.02)
     most = ahead.on("T4").what_if(batch="max")
     assert most.fits and not ahead.on("T4").what_if(batch=most.batch * 1.01).fits

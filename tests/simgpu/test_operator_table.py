@@ -131,8 +131,7 @@ def grouped(device):
 
 
 def recurrent(device):
-    layer = nn.LSTM(4, 8).to(device)
-    layer(torch.ones(3, 2, 4, device=device))[0].sum().backward()
+    nn.LSTM(4, 8).to(device)(torch.ones(3, 2, 4, device=device))[0].sum().backward()
 
 
 def attention(device):
