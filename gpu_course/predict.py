@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from course_utils import arguments, tables
+from course_utils import arguments
 from gpu_course import fields, look
 
 __all__ = ["Guess", "Reveal", "predict"]
@@ -203,13 +203,16 @@ class Reveal:
         return [*guess, (self.label, _shown(self.result, self.unit))]
 
     def __str__(self) -> str:
+        from course_utils import tables  # it loads torch, for which no guess should wait
+
         return f"{tables.text(self._rows())}\n{self.verdict}".rstrip()
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        table = tables.to_html(self._rows(), named=True)
-        shown = f"<p>{html.escape(self.question)}</p>{table}"
+        from course_utils import tables
+
+        shown = f"<p>{html.escape(self.question)}</p>{tables.to_html(self._rows(), named=True)}"
         if not self.verdict:
             return shown
         kind = "right" if self.right or (self.ratio and abs(self.ratio - 1) < 0.05) else "plain"

@@ -86,8 +86,7 @@ def late():
 
 def test_a_collective_begins_with_the_last_rank_and_ends_on_all_at_once(late):
     messages = [one.select("message")[0] for one in late.ranks]
-    begins = [one.begin_ns for one in late.ranks]
-    assert len(set(begins)) == 1  # the barrier
+    assert len({one.begin_ns for one in late.ranks}) == 1  # the barrier
     kernel, launch = late.ranks[2].select("kernel")[5], late.ranks[2].select("launch")[6]
     ready_ns = max(kernel.end_ns, launch.end_ns)
     length, way = H100.cost("all_reduce", 12_000_000, range(3))

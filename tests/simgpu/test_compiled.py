@@ -69,8 +69,7 @@ def test_products_are_calls_of_a_library_with_their_operations():
     called, written = simgpu.compiled(product, torch.ones(64, 64)).kernels
     assert called.library and called.flops == 2 * 64**3 and called.nbytes == 3 * 64 * 64 * 4
     assert not written.library and written.operators == ("mul", "sin")
-    lines = product.__code__.co_firstlineno + 1
-    assert called.lines == written.lines == (f"test_compiled.py:{lines}",)
+    assert called.lines == written.lines == (f"test_compiled.py:{product.__code__.co_firstlineno + 1}",)
 
 
 @pytest.mark.parametrize("function", [chain, normalised, product])

@@ -54,8 +54,7 @@ def test_a_number_without_a_source_would_be_noticed():
 def test_a_generation_has_a_source_for_what_its_makers_state_and_holds_what_is_plausible(generation):
     measured = {"name", "sources", "operations_a_picojoule"}  # the last is the project's own
     fields = {field.name for field in dataclasses.fields(generation)} - measured
-    stated = {name for name in fields if getattr(generation, name) is not None}
-    assert stated == set(generation.sources)
+    assert {name for name in fields if getattr(generation, name) is not None} == set(generation.sources)
     assert all(address.startswith("https://") for address in generation.sources.values())
     assert generation.threads in (None, 1024, 1536, 2048) and generation.blocks in (None, 16, 24, 32)
     assert generation.attention is None or 0.3 < generation.attention < 0.7
