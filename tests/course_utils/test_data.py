@@ -108,8 +108,7 @@ def test_a_sample_depends_on_seed_epoch_and_index_alone():
     assert crops.epoch == 1 and not torch.equal(samples(crops), first)
     crops.set_epoch(0)
     assert torch.equal(samples(crops), first)
-    others = torch.cat([first, samples(data.PhotoCrops(3, size=8, seed=1))])
-    assert len(torch.unique(others, dim=0)) == 6
+    assert len(torch.unique(torch.cat([first, samples(data.PhotoCrops(3, size=8, seed=1))]), dim=0)) == 6
 
 
 @pytest.mark.parametrize(("context", "workers"), [(None, 2), ("spawn", 1)])

@@ -53,8 +53,7 @@ def test_each_stored_report_has_its_cause_and_a_cure_that_fits_the_machine():
     assert "index-url" not in cure["laptop_without_gpu"]
     assert "Change runtime type" in cure["colab_without_gpu"]
     assert "T4 x2" in cure["kaggle_p100"]
-    own = dataclasses.replace(STORED["kaggle_p100"], service=None)
-    assert "whl/cu126" in devices.diagnose(own).cure
+    assert "whl/cu126" in devices.diagnose(dataclasses.replace(STORED["kaggle_p100"], service=None)).cure
 
 
 @pytest.mark.parametrize("name", MACHINES)

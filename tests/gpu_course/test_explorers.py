@@ -182,7 +182,6 @@ def test_a_first_setting_that_no_control_can_give_is_named(call, message):
 
 
 def test_values_are_written_plainly_and_a_number_between_two_of_them_may_be_computed():
-    control = Slider("n", "N", (1, 20_000), 1)
-    assert [control.text(n) for n in (20_000, 10.0, 0.5, "a")] == ["20,000", "10", "0.5", "a"]
+    assert [Slider("n", "N", (1, 20_000), 1).text(n) for n in (20_000, 10.0, 0.5, "a")] == ["20,000", "10", "0.5", "a"]
     assert ring.explore().compute(ranks=5, nbytes=1000).sent_bytes == 1600 and Switch("s", "S").values == (False, True)
     assert Choice("c", "C", (1,), 1).text(1) == "1"

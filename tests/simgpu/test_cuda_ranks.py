@@ -24,8 +24,7 @@ def ranks(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
     (folder / "train.py").write_text(RANKS)
     (folder / "rules.py").write_text(NCCL)
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-    plain = {name: value for name, value in os.environ.items() if name not in names}
+    plain = {name: one for name, one in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
     asked = ("--gpus", "2", "--json", "out.json", "--price", "1", "--run-steps", "1000")
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py")
     done = children.run("-m", "simgpu", *asked, *torchrun, cwd=folder, env=plain)

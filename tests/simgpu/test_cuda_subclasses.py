@@ -101,8 +101,7 @@ def test_a_method_of_torch_tensor_is_known_by_its_name():
             seen.append(func)
             return super().__torch_function__(func, types, args, kwargs)
 
-    told = torch.ones(2, device="cuda").as_subclass(Told)
-    told.to(torch.float64)
+    torch.ones(2, device="cuda").as_subclass(Told).to(torch.float64)
     assert seen == [torch.Tensor.to]
 
 

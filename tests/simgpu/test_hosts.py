@@ -157,8 +157,7 @@ def test_one_measured_step_tells_the_host(us):
     seconds = small_step().on("RTX 4090", host=simgpu.Host(us)).total_s
     found = simgpu.Host.from_step(seconds, small_step(), "RTX 4090")
     assert found.operator_us == pytest.approx(us, rel=0.01) and "by a step" in found.source
-    other = simgpu.Host.from_step(seconds, lambda host: small_step().on("RTX 4090", host=host).total_s)
-    assert other == found
+    assert simgpu.Host.from_step(seconds, lambda host: small_step().on("RTX 4090", host=host).total_s) == found
 
 
 def test_a_step_that_waits_for_its_gpu_tells_no_host():

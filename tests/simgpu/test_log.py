@@ -86,8 +86,7 @@ def test_a_report_and_a_forecast_have_the_same_events(session, ahead):
     ends = [place for place, event in enumerate(events) if isinstance(event, Step)]
     of_a_run = asked(events[ends[0] + 1 : ends[1]])
     assert asked(ahead.events) == of_a_run
-    lines = {line.partition(": ")[2] for _, _, _, _, line in of_a_run}
-    assert {"loss.backward()", "optimizer.step()"} <= lines
+    assert {"loss.backward()", "optimizer.step()"} <= {line.partition(": ")[2] for _, _, _, _, line in of_a_run}
 
 
 def test_the_optimizer_of_another_thread_says_nothing_of_a_forecasts_phases():

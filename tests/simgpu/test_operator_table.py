@@ -141,8 +141,7 @@ def attention(device):
 
 def encoder(device):
     with torch.inference_mode():
-        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).to(device).eval()
-        layer(torch.ones(2, 5, 8, device=device))
+        nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).to(device).eval()(torch.ones(2, 5, 8, device=device))
 
 
 @pytest.mark.parametrize("program", [grouped, recurrent, attention, encoder])

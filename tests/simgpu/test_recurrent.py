@@ -98,3 +98,13 @@ def test_rms_norm_is_one_kernel_and_so_is_its_backward_pass():
     for kernels in (timeline.select("kernel"), ahead.kernels):
         names = [one.name for one in kernels if "norm" in one.name]
         assert names == ["_fused_rms_norm", "_fused_rms_norm_backward"]
+
+
+@pytest.mark.filterwarnings("ignore:Mismatch dtype")
+@pytest.mark.parametrize("x", [torch.rand(3, 6).half(), torch.rand(2, 8, 4, 6).to(memory_format=torch.channels_last)])
+def test_rms_norm_that_cudas_kernel_refuses_goes_by_the_formula(x):
+    with simgpu.timeline() as timeline:
+        found = nn.RMSNorm(6, device="sim")(x.to("sim"))
+    ahead = simgpu.forecast(lambda: nn.RMSNorm(6), lambda: x, step=lambda model, batch, _: model(batch)).on("T4")
+    names, foretold = ([one.name for one in kernels] for kernels in (timeline.select("kernel"), ahead.kernels))
+    assert torch.allclose(found.cpu(), nn.RMSNorm(6)(x)) and "rsqrt" in names and names[-len(foretold) :] == foretold

@@ -28,8 +28,9 @@ def register(library: torch.library.Library) -> None:
 def run(name: str, args: Sequence[Any], capability: tuple[int, int] | None = None) -> Any:
     """Run the operator `name` of `NAMES` as on a GPU of this compute capability."""
     layer, _, overload = name.partition(".")
-    if name == "rms_norm" and fused_cells.takes_rms_norm(*args):
-        return torch.ops.aten._fused_rms_norm(*args, *(None,) * (4 - len(args)))[0]
+    if name == "rms_norm":
+        whole = fused_cells.takes_rms_norm(*args)
+        return torch.ops.aten._fused_rms_norm(*args, *(None,) * (4 - len(args)))[0] if whole else composite(name, args)
     if layer.endswith("_cell"):
         return _CELLS[layer.removesuffix("_cell")](*args)
     x, hidden = args[0], args[2 if overload == "data" else 1]
