@@ -156,7 +156,7 @@ def replace(put: Replacements) -> None:
         put.put(module, is_available=available)
     put.put(torch.mps, _default_mps_generator=generator, _is_in_bad_fork=lambda: state.forked)
     if hasattr(torch.mps, "current_stream"):  # since 2.15; here there is one
-        put.put(torch.mps, **dict.fromkeys(("current_stream", "default_stream"), functools.cache(lambda: Stream())))
+        put.put(torch.mps, **dict.fromkeys(("current_stream", "default_stream"), functools.cache(Stream)))
     for name in ("is_available", "is_macos_or_newer", "is_macos13_or_newer", "get_name", "get_core_count"):
         put.forget(getattr(torch.backends.mps, name))
     accelerator.replace(put, Stream, Event, {}, accelerator.FORMATS)

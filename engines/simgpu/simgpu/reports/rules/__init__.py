@@ -44,7 +44,7 @@ class Rules:
 
     def found(self, outcome: Outcome) -> list[Suspect]:
         """Return the remarks on what was seen until now: those on results first, else in the order of the run."""
-        lines = [(code, line) for code, line in self._program.notes if line in self._rules[code].habits()]
+        lines = [one for one, steps in self._program.notes.items() if self._rules[one[0]].is_habit(len(steps))]
         lines += [(code, line) for code, rule in self._rules.items() for line in rule.late_lines(outcome)]
         codes = {code for code, _ in lines}
         explained = {other for code in codes for other in RULES[code].explains}
